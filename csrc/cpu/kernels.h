@@ -1,0 +1,70 @@
+// The CPU kernels' interface. Each is compiled once per instruction set in a namespace of its own
+// (no inline function may be shared between them: the linker would keep one copy for all).
+#pragma once
+#include <cstdint>
+
+namespace oasis {
+
+enum class DType { float32, float64, bfloat16, float16 };
+enum class Rule { exact, pairwise, residual, none };
+
+constexpr int kMaxDims = 8;
+constexpr int kMaxExact = 30;  // subsets need 8 bytes x 2^(N-2): 2 GiB at 30
+
+// N samples of any strided layout; sizes and strides (in elements) are those of one sample,
+// innermost last, adjacent dimensions already merged.
+struct StridedSamples {
+  const void* data;
+  DType dtype;
+  int64_t samples, sample_stride;
+  int dims;
+  int64_t sizes[kMaxDims], strides[kMaxDims];
+};
+
+// How one block of logits [tokens, columns] becomes exponentials, and what is kept per token.
+struct HeadBlock {
+  void* logits;         // in: W h, out: exp(z - peak) f, 0 in the label's column
+  int64_t tokens, columns, row_stride;
+  int64_t first;        // vocabulary index of column 0
+  const void* bias;     // [columns] or null, same type as the logits
+  double scale, softcap;  // softcap 0 = none
+  const int64_t* labels;  // [tokens]
+  const int64_t* label_columns;  // [label_count] columns of this block that are someone's label
+  int64_t label_count, label_first;  // they are entries label_first... of the distinct labels
+  void* gathers;        // [tokens, distinct], exp(z - peak) f at every distinct label
+  int64_t distinct;
+  // Per token, updated in place: off-label peak used, true off-label maximum, label logit, sums of
+  // E, of E (peak - z) and of E^2, and the factor that earlier results must be scaled by.
+  double *peak, *maximum, *label_logit, *sum, *weighted, *squares, *factor;
+};
+
+struct HeadReduce {
+  const void* products;  // [tokens, tokens] sums of E E^T, lower triangle
+  const void* inner;     // [tokens, tokens] h h^T, lower triangle
+  const void* gathers;   // [tokens, distinct]
+  const int64_t* label_index;  // [tokens] position of the label among the distinct ones
+  int64_t tokens, distinct;
+  const int64_t* offsets;  // [samples + 1] tokens of sample i: offsets[i] to offsets[i + 1]
+  int64_t samples;
+  const double *tilt;   // [tokens] c_t x chain scale x exp(peak - lse)
+  const double *label;  // [tokens] c_t x chain scale x q_t f_t[y_t]
+  double* gram;         // [samples, samples]
+};
+
+struct Kernels {
+  const char* name;
+  // Adds the Gram matrix to out [N, N] (float64).
+  void (*gram)(const StridedSamples&, double* out);
+  // order receives the picks; returns how many were made (all, or those above `floor`).
+  int64_t (*siren)(const double* gram, int64_t n, Rule, double ridge, double floor,
+                   double* adjusted, int64_t* order);
+  void (*head_block)(const HeadBlock&, bool float64);
+  void (*head_rescale)(void* products, void* gathers, const double* factor, int64_t tokens,
+                       int64_t distinct, bool float64);
+  void (*head_reduce)(const HeadReduce&, bool float64);
+};
+
+const Kernels& kernels();       // the best that this processor runs
+const char* compiled_isas();    // comma separated
+
+}  // namespace oasis

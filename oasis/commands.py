@@ -1,0 +1,141 @@
+"""The commands of `oasis`, one function each. Heavy imports wait inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from oasis.cli import MISSING_EXTRA, from_extra
+
+app = typer.Typer(
+    name="oasis",
+    help="Train on the few samples worth training on.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a bug shows Python's own traceback
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def fail(message: object, status: int = 2) -> NoReturn:
+    """Print one red line on standard error and end with `status`."""
+    line = " ".join(str(message).split())
+    # A console of its own each time: standard error may have been redirected since.
+    Console(stderr=True).print(f"[red]error:[/red] {escape(line)}", soft_wrap=True, highlight=False)
+    raise typer.Exit(status)
+
+
+@contextmanager
+def one_line(*errors: type[BaseException]) -> Iterator[None]:
+    """Turn `errors`, and a missing extra, into one line for the user without a traceback."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if not from_extra(error):
+            raise
+        fail(f"{error.name} is not installed; this command {MISSING_EXTRA}")
+    except errors as error:
+        if isinstance(error, OSError) and error.strerror:
+            fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        fail(error)
+
+
+def _version(show: bool) -> None:
+    if show:
+        from oasis import __version__
+
+        print(f"oasis {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def oasis(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="Settings of the run.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key=value]...", help="Settings that replace those of the file."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")
+    ] = False,
+) -> None:
+    """Train a language model on a stream of tasks, on the samples that a policy selects."""
+    with one_line():
+        import yaml
+
+        from oasis.train.assets import AssetError
+        from oasis.train.config import RunConfig
+        from oasis.train.run import run
+    changes = [*(overrides or ()), *(["resume=true"] if resume else ())]
+    with one_line(ValueError, TypeError, OSError, yaml.YAMLError):
+        settings = RunConfig.load(config, changes)
+    try:
+        with one_line(AssetError):
+            run(settings)
+    except KeyboardInterrupt:
+        hint = "; --resume goes on from its last checkpoint" if settings.save_steps else ""
+        fail(f"interrupted; {settings.directory} keeps what was done{hint}", 130)
+    print(f"run directory: {settings.directory}")
+    print(f"draw it with:  oasis report {settings.directory}")
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for the runs and report.html.")
+    ] = Path("runs/demo"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A fraction of the stream, to see that it all works.")
+    ] = False,
+) -> None:
+    """Train a small real language model on real tasks with a quarter of the data, and compare.
+
+    Policies: oasis, random and full. A few minutes on two CPU cores; downloads about 110 MB once.
+    """
+    with one_line():
+        from oasis.train.assets import AssetError
+        from oasis.train.demo import demo
+    try:
+        with one_line(AssetError):
+            demo(out=out, quick=quick)
+    except KeyboardInterrupt:
+        fail(f"interrupted; {out} keeps what was done", 130)
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUNS...", help="Run directories, or folders of them.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file.")] = Path("report.html"),
+) -> None:
+    """Draw runs, finished or not, as one self-contained HTML page."""
+    with one_line():
+        from oasis import report
+    with one_line(OSError, ValueError):
+        folders = report.find(runs)
+    with one_line(OSError):
+        print(f"wrote {report.write(folders, out)}")
+
+
+@app.command()
+def doctor() -> None:
+    """Show versions, devices and backends, and check that the compiled core works."""
+    from oasis import doctor
+
+    raise typer.Exit(doctor.main())

@@ -1,0 +1,77 @@
+"""The epilogue of `head_gram` in plain torch, for devices without a compiled one.
+
+Same mathematics and interface as `csrc/cpu/head.cpp`; every step is a whole-tensor operation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Epilogue:
+    def __init__(self, labels, label_index, distinct, bias, scale, softcap, dtype):
+        self.labels, self.label_index, self.distinct = labels, label_index, distinct
+        self.bias, self.scale, self.softcap = bias, scale, softcap
+        zeros = labels.new_zeros(labels.numel(), dtype=torch.float64)
+        self.token = {f: zeros.clone() for f in ("label_logit", "sum", "weighted", "squares")}
+        for f in ("peak", "maximum"):
+            self.token[f] = zeros - torch.inf
+        self.gathers = zeros.new_zeros((labels.numel(), distinct.numel()), dtype=dtype)
+
+    def block(self, logits: Tensor, first: int, products: Tensor) -> None:
+        """In place: logits become exp(z - peak) f with the label's column zeroed (method.md 1.2)."""
+        token, columns = self.token, logits.shape[1]
+        if self.bias is not None:
+            logits += self.bias[first : first + columns]
+        logits *= self.scale
+        if self.softcap:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        column = self.labels - first
+        here = (column >= 0) & (column < columns)
+        column = column.clamp(0, columns - 1).unsqueeze(1)
+        at_label = logits.gather(1, column)
+        token["label_logit"] = torch.where(here, at_label.squeeze(1).double(), token["label_logit"])
+        logits.scatter_(1, column, torch.where(here.unsqueeze(1), -torch.inf, at_label))
+
+        maximum = logits.amax(1).double()
+        token["maximum"] = torch.maximum(token["maximum"], maximum)
+        peak = token["maximum"]
+        grown = torch.where(peak == token["peak"], 0.0, peak - token["peak"])
+        factor = (-grown).exp()
+        shift = torch.where(token["sum"] > 0, grown * token["sum"], 0.0)
+        token["weighted"] = factor * (token["weighted"] + shift)
+        token["sum"] = token["sum"] * factor
+        token["squares"] = token["squares"] * factor.square()
+        token["peak"] = peak
+        narrow = factor.to(logits.dtype)
+        products *= narrow.unsqueeze(1) * narrow
+        self.gathers *= narrow.unsqueeze(1)
+
+        base = torch.where(peak.isneginf(), 0.0, peak).to(logits.dtype).unsqueeze(1)
+        below = base - logits
+        e = (-below).exp()
+        token["sum"] += e.sum(1).double()
+        token["weighted"] += torch.where(e > 0, e * below, 0).sum(1).double()
+        token["squares"] += e.square().sum(1).double()
+        if self.softcap:
+            e *= 1 - torch.where(e > 0, logits / self.softcap, 0).square()
+        logits.copy_(e)
+        inside = (self.distinct >= first) & (self.distinct < first + columns)
+        gathered = logits[:, (self.distinct - first).clamp(0, columns - 1)]
+        self.gathers = torch.where(inside, gathered, self.gathers)
+
+    def reduce(self, products, inner, offsets, tilt, label) -> Tensor:
+        """K_ij = sum_ts <delta_t, delta_s> <h_t, h_s> over the tokens of i and j (method.md 1.1)."""
+        lower = torch.tril(products.double())
+        d = lower + torch.tril(lower, -1).T
+        cross = (self.gathers.double() * tilt.unsqueeze(1))[:, self.label_index] * label
+        d = d * (tilt.unsqueeze(1) * tilt) - cross - cross.T
+        same = self.label_index.unsqueeze(1) == self.label_index
+        d += torch.where(same, label.unsqueeze(1) * label, 0.0)
+        lower = torch.tril(inner.double())
+        d *= lower + torch.tril(lower, -1).T
+        n = offsets.numel() - 1
+        owner = torch.repeat_interleave(torch.arange(n, device=d.device), offsets.diff())
+        member = torch.nn.functional.one_hot(owner, n).double()
+        return member.T @ d @ member

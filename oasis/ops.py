@@ -1,0 +1,202 @@
+"""Every operator: its schema, its fake (shape) kernel and its implementation per device.
+
+The compiled core takes raw addresses. They are hidden inside opaque `torch.library` operators, so
+that tracing and fake tensors never see one. Arguments are checked by the public functions
+(`oasis.gram`, `oasis.siren`, `oasis.selector`), not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from oasis import _core
+from oasis.head import head_gram_blocks
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+# --- grad_gram --------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("oasis::grad_gram", mutates_args=(), device_types="cpu")
+def grad_gram(grads: Sequence[Tensor]) -> Tensor:
+    """Gram matrix [N, N] (float64) of per-sample gradients, one tensor [N, ...] per parameter."""
+    n = grads[0].shape[0]
+    out = torch.zeros(n, n, dtype=torch.float64)
+    for g in grads:
+        if g.numel():
+            _core.gram(
+                g.data_ptr(), _dtype_name(g), list(g.shape), list(g.stride()), out.data_ptr()
+            )
+    return out
+
+
+@grad_gram.register_fake
+def _(grads: Sequence[Tensor]) -> Tensor:
+    n = grads[0].shape[0]
+    return grads[0].new_empty((n, n), dtype=torch.float64)
+
+
+@grad_gram.register_kernel("cuda")
+def _(grads: Sequence[Tensor]) -> Tensor:
+    n = grads[0].shape[0]
+    out = grads[0].new_zeros((n, n), dtype=torch.float64)
+    for g in grads:
+        rows = g.reshape(n, -1)
+        # Short float32 products summed in float64, as on the CPU; no TF32 inside.
+        for columns in rows.split(1 << 20, dim=1):
+            wide = columns.to(torch.promote_types(g.dtype, torch.float32))
+            out += (wide @ wide.T).double()
+    return out
+
+
+# --- siren ------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("oasis::siren", mutates_args=(), device_types="cpu")
+def siren(
+    gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float
+) -> tuple[Tensor, Tensor]:
+    """Adjusted scores [N] and pick order [N] (-1 after the last pick) from a Gram matrix [N, N]."""
+    n = gram.shape[0]
+    gram, valid = gram.contiguous(), valid.contiguous()
+    adjusted = torch.empty(n, dtype=torch.float64)
+    order = torch.empty(n, dtype=torch.int64)
+    _core.siren(
+        gram.data_ptr(),
+        valid.data_ptr(),
+        n,
+        method,
+        ridge,
+        float(floor),
+        adjusted.data_ptr(),
+        order.data_ptr(),
+    )
+    return adjusted, order
+
+
+@siren.register_fake
+def _(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
+    n = gram.shape[0]
+    return gram.new_empty(n), gram.new_empty(n, dtype=torch.int64)
+
+
+@siren.register_kernel("cuda")
+def _(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
+    results = siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge)
+    return tuple(r.to(gram.device) for r in results)
+
+
+# --- oris_ ------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "oasis::oris_", mutates_args=("statistics", "counters"), device_types="cpu"
+)
+def oris_(
+    informativeness: Tensor,
+    adjusted: Tensor,
+    valid: Tensor,
+    statistics: Tensor,
+    counters: Tensor,
+    ratio: float,
+    beta: float,
+    scale: str,
+    draw: str,
+    warmup: int,
+    current: bool,
+    gain: float,
+    integral_gain: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
+    n = informativeness.shape[0]
+    inputs = [t.contiguous() for t in (informativeness, adjusted, valid)]
+    relative, probability = (torch.empty(n, dtype=torch.float64) for _ in range(2))
+    mask = torch.empty(n, dtype=torch.bool)
+    _core.oris(
+        *(t.data_ptr() for t in inputs),
+        n,
+        statistics.data_ptr(),
+        counters.data_ptr(),
+        ratio,
+        beta,
+        scale,
+        draw,
+        warmup,
+        current,
+        gain,
+        integral_gain,
+        relative.data_ptr(),
+        probability.data_ptr(),
+        mask.data_ptr(),
+    )
+    return relative, probability, mask
+
+
+@oris_.register_fake
+def _(informativeness, adjusted, valid, statistics, counters, *options):
+    like = informativeness
+    return torch.empty_like(like), torch.empty_like(like), torch.empty_like(like, dtype=torch.bool)
+
+
+@oris_.register_kernel("cuda")
+def _(informativeness, adjusted, valid, statistics, counters, *options):
+    state = statistics.cpu(), counters.cpu()
+    results = oris_(informativeness.cpu(), adjusted.cpu(), valid.cpu(), *state, *options)
+    statistics.copy_(state[0])
+    counters.copy_(state[1])
+    return tuple(r.to(informativeness.device) for r in results)
+
+
+# --- head_gram --------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("oasis::head_gram", mutates_args=(), device_types=("cpu", "cuda"))
+def head_gram(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    num_samples: int,
+    bias: Tensor | None,
+    softcap: float,
+    scale: float,
+    mean: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(gram [N, N], loss, entropy, el2n, correct, tokens [N]) of the output head's gradients."""
+    return head_gram_blocks(hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean)
+
+
+@head_gram.register_fake
+def _(hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean):
+    n = num_samples
+    real = [hidden.new_empty(s, dtype=torch.float64) for s in ((n, n), (n,), (n,), (n,))]
+    return *real, *(hidden.new_empty((n,), dtype=torch.int64) for _ in range(2))
+
+
+def backends(device_type: str) -> dict[str, tuple[str, str]]:
+    """Which backend each operator takes on `device_type` ("cpu" or "cuda"), and why."""
+    if device_type == "cpu":
+        isa = _core.build_info()["isa"]
+        compiled = (f"C++ ({isa})", "compiled core; instruction set chosen for this processor")
+        return {
+            "grad_gram": compiled,
+            "head_gram": (
+                f"C++ ({isa}) + torch GEMM",
+                "matrix products by torch, epilogue compiled",
+            ),
+            "siren": compiled,
+            "oris": compiled,
+        }
+    copied = (f"C++ on the CPU ({_core.build_info()['isa']})", "N x N copied; no CUDA kernel yet")
+    return {
+        "grad_gram": ("torch", "chunked GEMM; no CUDA kernel in this version"),
+        "head_gram": ("torch", "GEMM and elementwise epilogue; no CUDA kernel in this version"),
+        "siren": copied,
+        "oris": copied,
+    }

@@ -1,0 +1,145 @@
+"""ORIS: thresholds, and the presets that fix every reading of the method (method.md 3 and 4)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+SCALES = ("sample", "batch", "raw", "within")
+DRAWS = ("bernoulli", "shared", "systematic")
+
+
+def check_ratio(ratio: float) -> float:
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)):
+        raise TypeError(f"ratio: got {type(ratio).__name__}, expected a number in (0, 1]")
+    if not 0 < ratio <= 1:
+        raise ValueError(f"ratio: got {ratio!r}, expected a number in (0, 1]")
+    return float(ratio)
+
+
+@cache
+def threshold(ratio: float) -> float:
+    """I_T such that E[sigmoid(Z - I_T)] = ratio for Z ~ N(0, 1) (method.md 4).
+
+    Args:
+        ratio: expected share selected, in (0, 1]; 1 gives -inf (everything is selected).
+
+    >>> round(threshold(0.25), 4)
+    1.3149
+    """
+    ratio = check_ratio(ratio)
+    if ratio == 1:
+        return -math.inf
+    # The trapezoid rule converges like exp(-2 pi^2 / h) here: h = 0.1 is exact to rounding.
+    step = 0.1
+    nodes = [step * k for k in range(-130, 131)]
+    weights = [step * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) for z in nodes]
+    low, high = -100.0, 100.0
+    while high - low > 1e-14 * max(1.0, abs(low)):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        share = math.fsum(
+            w / (1 + math.exp(middle - z)) for z, w in zip(nodes, weights, strict=True)
+        )
+        low, high = (middle, high) if share > ratio else (low, middle)
+    return (low + high) / 2
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Which reading of the method a Selector takes.
+
+    Attributes:
+        siren: redundancy rule, see `oasis.siren`.
+        ridge: of the "residual" rule.
+        beta: weight of the newest batch in the running statistics, (0, 1].
+        scale: deviation in z = (A - mean) / deviation. "sample": sqrt(N v), v the running variance
+            of batch means; "batch": sqrt(v); "raw": v; "within": root of the running within-batch
+            variance about the running mean.
+        draw: "bernoulli" (a uniform per sample), "shared" (one per batch) or "systematic".
+        warmup: batches normalised by their own mean and deviation.
+        current: normalise with the statistics after the batch rather than before it.
+        quantile: threshold by the normal quantile rather than by E[sigmoid(Z - I_T)] = ratio.
+        stop: SIREN stops when no z exceeds the threshold; the rest keep their raw scores.
+        gain, integral_gain: steering of the threshold towards the budget, per batch; 0 = fixed.
+    """
+
+    siren: str
+    ridge: float
+    beta: float
+    scale: str
+    draw: str
+    warmup: int
+    current: bool
+    quantile: bool
+    stop: bool
+    gain: float
+    integral_gain: float
+
+    def __post_init__(self):
+        if self.scale not in SCALES:
+            raise ValueError(f"scale: got {self.scale!r}, expected one of {', '.join(SCALES)}")
+        if self.draw not in DRAWS:
+            raise ValueError(f"draw: got {self.draw!r}, expected one of {', '.join(DRAWS)}")
+        if not 0 < self.beta <= 1:
+            raise ValueError(f"beta: got {self.beta!r}, expected a number in (0, 1]")
+        if self.warmup < 0:
+            raise ValueError(f"warmup: got {self.warmup!r}, expected a number of batches >= 0")
+        for name in ("gain", "integral_gain"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, expected >= 0")
+
+    def threshold(self, ratio: float) -> float:
+        """The threshold a stream starts with."""
+        if self.quantile and ratio < 1:
+            return NormalDist().inv_cdf(1 - ratio)
+        return threshold(ratio)
+
+
+PRESETS = {
+    # The equations and algorithm 1 to the letter, with the theorem's scale.
+    "paper": Preset(
+        siren="exact",
+        ridge=0.0,
+        beta=0.9,
+        scale="sample",
+        draw="bernoulli",
+        warmup=1,
+        current=False,
+        quantile=False,
+        stop=False,
+        gain=0.0,
+        integral_gain=0.0,
+    ),
+    # The authors' public code.
+    "released": Preset(
+        siren="exact",
+        ridge=0.0,
+        beta=0.9,
+        scale="batch",
+        draw="shared",
+        warmup=20,
+        current=True,
+        quantile=True,
+        stop=True,
+        gain=0.0,
+        integral_gain=0.0,
+    ),
+    # Ours: a deviation that does not collapse, and a threshold that finds the budget.
+    "calibrated": Preset(
+        siren="auto",
+        ridge=0.0,
+        beta=0.9,
+        scale="within",
+        draw="bernoulli",
+        warmup=1,
+        current=False,
+        quantile=False,
+        stop=False,
+        gain=0.1,
+        integral_gain=0.0025,
+    ),
+}

@@ -1,0 +1,321 @@
+"""The selector: scores of a batch in, the samples worth training on out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor, nn
+
+from oasis import _core, ops
+from oasis.gram import HeadGram, grad_gram
+from oasis.oris import PRESETS, Preset, check_ratio
+from oasis.siren import check_gram, check_rule
+
+_MEAN, _VARIANCE, _WITHIN, _THRESHOLD = range(_core.STATISTICS)
+_BATCHES, _CANDIDATES, _SELECTED, _SKIPPED, _SEED, _OFFSET = range(_core.COUNTERS)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The outcome for a batch of N samples; tensors live on the device of the scores.
+
+    Attributes:
+        mask: [N] bool, True for the samples to train on.
+        informativeness: [N] float64, squared norm of the last-layer gradient.
+        adjusted: [N] float64, informativeness less redundancy (SIREN).
+        relative: [N] float64, adjusted in deviations from the running mean (ORIS's z).
+        probability: [N] float64, sigmoid(relative - threshold).
+        order: [<= N] int64, samples in the order SIREN picked them.
+        threshold: 0-d float64, I_T used for this batch.
+        siren: redundancy rule used.
+        backend: what computed it.
+        skipped: [N] bool, samples left out because their scores were not finite.
+
+    Samples without label tokens (zero gradient) and skipped ones have 0 in every score.
+    """
+
+    mask: Tensor
+    informativeness: Tensor
+    adjusted: Tensor
+    relative: Tensor
+    probability: Tensor
+    order: Tensor
+    threshold: Tensor
+    siren: str
+    backend: str
+    skipped: Tensor
+
+    @property
+    def indices(self) -> Tensor:
+        """[k] int64, the selected samples, ascending."""
+        return self.mask.nonzero().squeeze(1)
+
+
+class Selector(nn.Module):
+    """Selects, batch after batch, about `ratio` of the samples of a stream.
+
+    Holds the running statistics of informativeness, the threshold and its own random generator in
+    two buffers: `state_dict` and `load_state_dict` resume a stream exactly, and nothing is drawn
+    from torch's generators.
+
+    Args:
+        ratio: share of the candidates to select, in (0, 1].
+        preset: "calibrated" (default; steers its threshold to the ratio), "paper" (the equations
+            to the letter) or "released" (the authors' code).
+        seed: of the draws, 0 <= seed < 2^63.
+        nonfinite: "raise" (a ValueError names the samples) or "skip" (they are left out).
+        **overrides: any field of `oasis.Preset`, e.g. siren="residual", beta=0.5.
+
+    Example:
+        >>> selector = Selector(ratio=0.25)
+        >>> selection = selector.select(torch.randn(16, 1000))
+        >>> selection.mask.shape
+        torch.Size([16])
+    """
+
+    statistics: Tensor  # float64: mean, variance, within-batch variance, threshold
+    counters: Tensor  # int64: batches, candidates, selected, skipped, seed, offset of the draws
+
+    def __init__(
+        self,
+        ratio: float = 0.25,
+        *,
+        preset: str | Preset = "calibrated",
+        seed: int = 0,
+        nonfinite: str = "raise",
+        **overrides,
+    ):
+        super().__init__()
+        self.ratio = check_ratio(ratio)
+        if isinstance(preset, str):
+            if preset not in PRESETS:
+                raise ValueError(f"preset: got {preset!r}, expected one of {', '.join(PRESETS)}")
+            preset = PRESETS[preset]
+        known = [f.name for f in fields(Preset)]
+        for name in overrides:
+            if name not in known:
+                raise TypeError(f"{name}: unknown option of Selector, expected {', '.join(known)}")
+        self.preset = replace(preset, **overrides)
+        check_rule(self.preset.siren, self.preset.ridge, 1)
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ValueError(f"seed: got {seed!r}, expected an integer in [0, 2^63)")
+        if nonfinite not in ("raise", "skip"):
+            raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
+        self.nonfinite = nonfinite
+        statistics = torch.zeros(_core.STATISTICS, dtype=torch.float64)
+        statistics[_THRESHOLD] = self.preset.threshold(self.ratio)
+        counters = torch.zeros(_core.COUNTERS, dtype=torch.int64)
+        counters[_SEED] = seed
+        self.register_buffer("statistics", statistics)
+        self.register_buffer("counters", counters)
+
+    def _apply(self, fn, recurse=True):
+        # Moves follow the device alone: `.half()` on a model that holds a selector must not round
+        # its statistics.
+        for name, buffer in list(self._buffers.items()):
+            self._buffers[name] = buffer.to(fn(buffer).device)
+        return self
+
+    def extra_repr(self) -> str:
+        p = self.preset
+        return f"ratio={self.ratio}, siren={p.siren!r}, scale={p.scale!r}, beta={p.beta}"
+
+    @property
+    def mean(self) -> Tensor:
+        """0-d float64, running mean of the batches' mean informativeness."""
+        return self.statistics[_MEAN]
+
+    @property
+    def variance(self) -> Tensor:
+        """0-d float64, running variance of the batches' mean informativeness."""
+        return self.statistics[_VARIANCE]
+
+    @property
+    def within(self) -> Tensor:
+        """0-d float64, running variance of informativeness about the running mean."""
+        return self.statistics[_WITHIN]
+
+    @property
+    def threshold(self) -> Tensor:
+        """0-d float64, I_T for the next batch."""
+        return self.statistics[_THRESHOLD]
+
+    @property
+    def batches(self) -> Tensor:
+        """0-d int64, batches with at least one scored sample."""
+        return self.counters[_BATCHES]
+
+    @property
+    def candidates(self) -> Tensor:
+        """0-d int64, samples scored (finite, with label tokens)."""
+        return self.counters[_CANDIDATES]
+
+    @property
+    def selected(self) -> Tensor:
+        """0-d int64, samples selected."""
+        return self.counters[_SELECTED]
+
+    @property
+    def skipped(self) -> Tensor:
+        """0-d int64, samples that could not be scored (non-finite, or without label tokens)."""
+        return self.counters[_SKIPPED]
+
+    @property
+    def realised_ratio(self) -> Tensor:
+        """0-d float64, selected / candidates so far (0 before the first batch)."""
+        return self.selected.double() / self.candidates.clamp(min=1)
+
+    def deviation(self, n: int) -> Tensor:
+        """0-d float64, what divides A - mean for a batch of n samples (0 before the first)."""
+        scales = {
+            "sample": (n * self.variance).sqrt(),
+            "batch": self.variance.sqrt(),
+            "raw": self.variance,
+            "within": self.within.sqrt(),
+        }
+        return scales[self.preset.scale]
+
+    @torch.no_grad()
+    def select(
+        self,
+        grads: Tensor | Sequence[Tensor] | None = None,
+        *,
+        gram: Tensor | HeadGram | None = None,
+        valid: Tensor | None = None,
+    ) -> Selection:
+        """Select from one batch and advance the state.
+
+        Args:
+            grads: [N, ...] per-sample gradients, or a sequence of such tensors, one per parameter
+                (see `grad_gram`).
+            gram: instead of grads, their Gram matrix [N, N], or the result of `head_gram`.
+            valid: [N] bool, samples that may be selected; the others are left out of everything.
+
+        Raises:
+            TypeError, ValueError: naming the argument; with nonfinite="raise" also for samples
+                whose scores are not finite. The state is then unchanged.
+        """
+        if (grads is None) == (gram is None):
+            raise TypeError("select: expected either grads or gram, got both or neither")
+        if grads is not None:
+            gram = grad_gram(grads)
+        gram = check_gram(gram.gram if isinstance(gram, HeadGram) else gram)
+        n = gram.shape[0]
+        if gram.device != self.statistics.device:
+            raise ValueError(
+                f"gram: got device {gram.device}, expected {self.statistics.device} as the "
+                "selector's state; move it with selector.to(device)"
+            )
+        scores = gram.diagonal().clone()
+        allowed = torch.ones(n, dtype=torch.bool, device=gram.device)
+        if valid is not None:
+            if not isinstance(valid, Tensor) or valid.dtype != torch.bool or valid.shape != (n,):
+                raise ValueError(f"valid: got {valid!r}, expected a bool tensor [{n}]")
+            allowed = valid.to(gram.device)
+        skipped = allowed & ~torch.isfinite(scores)
+        if self.nonfinite == "raise" and skipped.any():
+            raise ValueError(
+                f"samples {skipped.nonzero().squeeze(1).tolist()} have non-finite gradients; "
+                "use nonfinite='skip' to leave such samples out"
+            )
+        if (allowed & (scores < 0)).any():
+            raise ValueError("gram: got a negative diagonal, expected squared norms")
+        # A zero gradient has nothing to teach (method.md 1.3).
+        usable = allowed & ~skipped & (scores > 0)
+        rule = check_rule(self.preset.siren, self.preset.ridge, int(usable.sum()))
+        gram = torch.where(usable.unsqueeze(0) & usable.unsqueeze(1), gram, 0.0)
+        if not torch.isfinite(gram).all():
+            raise ValueError("gram: non-finite entries between samples with finite norms")
+        scores = torch.where(usable, scores, 0.0)
+
+        threshold = self.threshold.clone()
+        adjusted, order = ops.siren(
+            gram, usable, self._floor(scores, usable), rule, self.preset.ridge
+        )
+        p = self.preset
+        relative, probability, mask = ops.oris_(
+            scores,
+            adjusted,
+            usable,
+            self.statistics,
+            self.counters,
+            self.ratio,
+            p.beta,
+            p.scale,
+            p.draw,
+            p.warmup,
+            p.current,
+            p.gain,
+            p.integral_gain,
+        )
+        return Selection(
+            mask=mask,
+            informativeness=scores,
+            adjusted=adjusted,
+            relative=relative,
+            probability=probability,
+            order=order[order >= 0],
+            threshold=threshold,
+            siren=rule,
+            backend=ops.backends(gram.device.type)["siren"][0],
+            skipped=skipped,
+        )
+
+    def _floor(self, scores: Tensor, usable: Tensor) -> Tensor:
+        """Score at which z equals the threshold: where the preset "released" stops SIREN."""
+        if not self.preset.stop or not usable.any():
+            return torch.full_like(self.threshold, -torch.inf)
+        # On a copy of the state, so that the statistics are computed in one place only.
+        probe = self.statistics.clone(), self.counters.clone()
+        p = self.preset
+        relative, _, _ = ops.oris_(
+            scores, scores, usable, *probe, self.ratio, p.beta, p.scale, p.draw, p.warmup,
+            p.current, 0.0, 0.0,
+        )  # fmt: skip
+        # z is affine in the score: recover mean and deviation from the two extremes.
+        low, high = scores[usable].argmin(), scores[usable].argmax()
+        a, z = scores[usable], relative[usable]
+        rise = z[high] - z[low]
+        if rise <= 0:
+            return torch.full_like(self.threshold, -torch.inf)
+        slope = (a[high] - a[low]) / rise
+        return a[low] + (self.threshold - z[low]) * slope
+
+
+def select(
+    grads: Tensor | Sequence[Tensor],
+    *,
+    ratio: float = 0.25,
+    selector: Selector | None = None,
+    seed: int = 0,
+) -> Selection:
+    """Select the samples of one batch worth training on.
+
+    With a `selector`, the batch is judged against everything that selector has seen, and its state
+    advances. Without one, the batch is treated as the first of a stream: scores are normalised by
+    the batch's own mean and deviation, and nothing is remembered.
+
+    Args:
+        grads: [N, ...] per-sample gradients of the last layer, or a sequence of such tensors, one
+            per parameter.
+        ratio: expected share to select, in (0, 1]; ignored with a `selector`, which has its own.
+        selector: the stream's state.
+        seed: of the draw; ignored with a `selector`.
+
+    Raises:
+        TypeError, ValueError: naming the argument; also for samples with non-finite gradients.
+
+    Example:
+        >>> selection = select(torch.randn(16, 1000), ratio=0.25)
+        >>> chosen = selection.indices
+    """
+    if selector is None:
+        selector = Selector(ratio, seed=seed)
+        first = grads if isinstance(grads, Tensor) else grads[0] if len(grads) else None
+        if isinstance(first, Tensor):
+            selector.to(first.device)
+    elif not isinstance(selector, Selector):
+        raise TypeError(f"selector: got {type(selector).__name__}, expected an oasis.Selector")
+    return selector.select(grads)
