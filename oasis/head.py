@@ -132,8 +132,11 @@ def head_gram_blocks(
     block = min(block, vocabulary)
     products = h.new_zeros((count, count))
     buffer = h.new_empty(count * block)
+    widened = None if weight.dtype == work else h.new_empty((block, width))
     for first in range(0, vocabulary, block):
-        rows = weight[first : first + block].to(work)
+        rows = weight[first : first + block]
+        if widened is not None:
+            rows = widened[: rows.shape[0]].copy_(rows)
         logits = buffer[: count * rows.shape[0]].view(count, -1)
         torch.mm(h, rows.T, out=logits)
         epilogue.block(logits, first, products)

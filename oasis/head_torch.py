@@ -20,7 +20,7 @@ class Epilogue:
         self.gathers = zeros.new_zeros((labels.numel(), distinct.numel()), dtype=dtype)
 
     def block(self, logits: Tensor, first: int, products: Tensor) -> None:
-        """In place: logits become exp(z - peak) f with the label's column zeroed (method.md 1.2)."""
+        """In place: logits become exp(z - peak) f, the label's column zero (docs/method.md 1.2)."""
         token, columns = self.token, logits.shape[1]
         if self.bias is not None:
             logits += self.bias[first : first + columns]
@@ -62,7 +62,7 @@ class Epilogue:
         self.gathers = torch.where(inside, gathered, self.gathers)
 
     def reduce(self, products, inner, offsets, tilt, label) -> Tensor:
-        """K_ij = sum_ts <delta_t, delta_s> <h_t, h_s> over the tokens of i and j (method.md 1.1)."""
+        """K_ij = sum of <delta_t, delta_s> <h_t, h_s>, t in i, s in j (docs/method.md 1.1)."""
         lower = torch.tril(products.double())
         d = lower + torch.tril(lower, -1).T
         cross = (self.gathers.double() * tilt.unsqueeze(1))[:, self.label_index] * label

@@ -7,13 +7,35 @@ that tracing and fake tensors never see one. Arguments are checked by the public
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from oasis import _core
 from oasis.head import head_gram_blocks
+
+# Not torch.library.custom_op: its first call imports the compiler stack, seconds of it.
+_library = torch.library.Library("oasis", "DEF")
+
+
+def _define(schema: str) -> None:
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _implement(name: str, *keys: str) -> Callable:
+    """Registers a function as the implementation of `name` for dispatch keys "CPU", "CUDA"."""
+
+    def register(function: Callable) -> Callable:
+        for key in keys:
+            _library.impl(name, function, key)
+        return function
+
+    return register
+
+
+def _fake(name: str) -> Callable:
+    return torch.library.register_fake(f"oasis::{name}", lib=_library)
 
 
 def _dtype_name(tensor: Tensor) -> str:
@@ -23,8 +45,11 @@ def _dtype_name(tensor: Tensor) -> str:
 # --- grad_gram --------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("oasis::grad_gram", mutates_args=(), device_types="cpu")
-def grad_gram(grads: Sequence[Tensor]) -> Tensor:
+_define("grad_gram(Tensor[] grads) -> Tensor")
+
+
+@_implement("grad_gram", "CPU")
+def _(grads: Sequence[Tensor]) -> Tensor:
     """Gram matrix [N, N] (float64) of per-sample gradients, one tensor [N, ...] per parameter."""
     n = grads[0].shape[0]
     out = torch.zeros(n, n, dtype=torch.float64)
@@ -36,13 +61,13 @@ def grad_gram(grads: Sequence[Tensor]) -> Tensor:
     return out
 
 
-@grad_gram.register_fake
+@_fake("grad_gram")
 def _(grads: Sequence[Tensor]) -> Tensor:
     n = grads[0].shape[0]
     return grads[0].new_empty((n, n), dtype=torch.float64)
 
 
-@grad_gram.register_kernel("cuda")
+@_implement("grad_gram", "CUDA")
 def _(grads: Sequence[Tensor]) -> Tensor:
     n = grads[0].shape[0]
     out = grads[0].new_zeros((n, n), dtype=torch.float64)
@@ -58,8 +83,13 @@ def _(grads: Sequence[Tensor]) -> Tensor:
 # --- siren ------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("oasis::siren", mutates_args=(), device_types="cpu")
-def siren(
+_define(
+    "siren(Tensor gram, Tensor valid, Tensor floor, str method, float ridge) -> (Tensor, Tensor)"
+)
+
+
+@_implement("siren", "CPU")
+def _siren(
     gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float
 ) -> tuple[Tensor, Tensor]:
     """Adjusted scores [N] and pick order [N] (-1 after the last pick) from a Gram matrix [N, N]."""
@@ -80,25 +110,30 @@ def siren(
     return adjusted, order
 
 
-@siren.register_fake
+@_fake("siren")
 def _(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
     n = gram.shape[0]
     return gram.new_empty(n), gram.new_empty(n, dtype=torch.int64)
 
 
-@siren.register_kernel("cuda")
+@_implement("siren", "CUDA")
 def _(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
-    results = siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge)
+    results = _siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge)
     return tuple(r.to(gram.device) for r in results)
 
 
 # --- oris_ ------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op(
-    "oasis::oris_", mutates_args=("statistics", "counters"), device_types="cpu"
+_define(
+    "oris_(Tensor informativeness, Tensor adjusted, Tensor valid, Tensor(a!) statistics, "
+    "Tensor(b!) counters, float ratio, float beta, str scale, str draw, int warmup, bool current, "
+    "float gain, float integral_gain) -> (Tensor, Tensor, Tensor)"
 )
-def oris_(
+
+
+@_implement("oris_", "CPU")
+def _oris_(
     informativeness: Tensor,
     adjusted: Tensor,
     valid: Tensor,
@@ -138,16 +173,16 @@ def oris_(
     return relative, probability, mask
 
 
-@oris_.register_fake
+@_fake("oris_")
 def _(informativeness, adjusted, valid, statistics, counters, *options):
     like = informativeness
     return torch.empty_like(like), torch.empty_like(like), torch.empty_like(like, dtype=torch.bool)
 
 
-@oris_.register_kernel("cuda")
+@_implement("oris_", "CUDA")
 def _(informativeness, adjusted, valid, statistics, counters, *options):
     state = statistics.cpu(), counters.cpu()
-    results = oris_(informativeness.cpu(), adjusted.cpu(), valid.cpu(), *state, *options)
+    results = _oris_(informativeness.cpu(), adjusted.cpu(), valid.cpu(), *state, *options)
     statistics.copy_(state[0])
     counters.copy_(state[1])
     return tuple(r.to(informativeness.device) for r in results)
@@ -156,8 +191,15 @@ def _(informativeness, adjusted, valid, statistics, counters, *options):
 # --- head_gram --------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("oasis::head_gram", mutates_args=(), device_types=("cpu", "cuda"))
-def head_gram(
+_define(
+    "head_gram(Tensor hidden, Tensor weight, Tensor labels, Tensor sample, int num_samples, "
+    "Tensor? bias, float softcap, float scale, bool mean) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@_implement("head_gram", "CPU", "CUDA")
+def _(
     hidden: Tensor,
     weight: Tensor,
     labels: Tensor,
@@ -172,11 +214,17 @@ def head_gram(
     return head_gram_blocks(hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean)
 
 
-@head_gram.register_fake
+@_fake("head_gram")
 def _(hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean):
     n = num_samples
     real = [hidden.new_empty(s, dtype=torch.float64) for s in ((n, n), (n,), (n,), (n,))]
     return *real, *(hidden.new_empty((n,), dtype=torch.int64) for _ in range(2))
+
+
+grad_gram = torch.ops.oasis.grad_gram
+siren = torch.ops.oasis.siren
+oris_ = torch.ops.oasis.oris_
+head_gram = torch.ops.oasis.head_gram
 
 
 def backends(device_type: str) -> dict[str, tuple[str, str]]:

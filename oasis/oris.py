@@ -140,6 +140,6 @@ PRESETS = {
         quantile=False,
         stop=False,
         gain=0.1,
-        integral_gain=0.0025,
+        integral_gain=0.005,
     ),
 }

@@ -33,17 +33,18 @@ class Selection:
         backend: what computed it.
         skipped: [N] bool, samples left out because their scores were not finite.
 
-    Samples without label tokens (zero gradient) and skipped ones have 0 in every score.
+    Samples without label tokens (zero gradient) and skipped ones have 0 in every score. Policies
+    that do not score have None in the fields from `informativeness` to `siren`.
     """
 
     mask: Tensor
-    informativeness: Tensor
-    adjusted: Tensor
-    relative: Tensor
-    probability: Tensor
-    order: Tensor
-    threshold: Tensor
-    siren: str
+    informativeness: Tensor | None
+    adjusted: Tensor | None
+    relative: Tensor | None
+    probability: Tensor | None
+    order: Tensor | None
+    threshold: Tensor | None
+    siren: str | None
     backend: str
     skipped: Tensor
 

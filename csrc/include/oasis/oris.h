@@ -87,14 +87,20 @@ OASIS_HD inline int64_t oris(const double* informativeness, const double* adjust
     mean = batch_mean;
     s = std::sqrt(own_spread);
   }
-  // Equal scores leave rounding noise for a deviation; noise must not decide who is picked.
+  // Equal scores leave rounding noise for a deviation, and noise must not decide who is picked.
+  // Redundancy still may: then the adjusted scores' own deviation is the unit.
   const double floor = 1e-6 * std::fabs(mean);
-  if (config.scale != Scale::raw && s < floor) s = floor;
+  if (config.scale != Scale::raw && s < floor) {
+    double adjusted_mean, adjusted_spread;
+    batch_moments(adjusted, valid, n, mean, &adjusted_mean, &adjusted_spread);
+    s = std::fmax(floor, std::sqrt(adjusted_spread));
+  }
 
   const uint64_t seed = uint64_t(counters[kSeed]), offset = uint64_t(counters[kOffset]);
   const double threshold = statistics[kThreshold];
   const double common = uniform(seed, offset);
   double cumulated = common;
+  double expected = 0;
   int64_t selected = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (!valid[i]) continue;
@@ -113,6 +119,7 @@ OASIS_HD inline int64_t oris(const double* informativeness, const double* adjust
         cumulated += probability[i];
         break;
     }
+    expected += probability[i];
     selected += mask[i];
   }
 
@@ -124,14 +131,16 @@ OASIS_HD inline int64_t oris(const double* informativeness, const double* adjust
   counters[kSelected] += selected;
   counters[kOffset] += config.draw == Draw::bernoulli ? n : 1;
   if (config.gain > 0 && config.ratio < 1) {
-    // PI control in velocity form: this batch's surplus moves the threshold, the surplus
-    // accumulated over the stream pulls it until it is repaid. Both in units of batches.
+    // PI control in velocity form, in units of batches: the expected surplus of this batch moves the
+    // threshold (by 1/t at first, to find it quickly), and the surplus really accumulated over the
+    // stream pulls it until it is repaid.
     const double unit = double(count) * config.ratio * (1 - config.ratio);
-    double surplus = (double(selected) - config.ratio * double(count)) / unit;
-    double debt = (double(counters[kSelected]) - config.ratio * double(counters[kCandidates])) / unit;
+    const double surplus = (expected - config.ratio * double(count)) / unit;
+    const double owed = double(counters[kSelected]) - config.ratio * double(counters[kCandidates]);
     const double bound = 1 / (1 - config.ratio) + 1;
-    debt = debt > bound ? bound : (debt < -bound ? -bound : debt);
-    statistics[kThreshold] = threshold + config.gain * surplus + config.integral_gain * debt;
+    const double debt = std::fmax(-bound, std::fmin(bound, owed / unit));
+    const double gain = std::fmax(config.gain, 1 / double(counters[kBatches]));
+    statistics[kThreshold] = threshold + gain * surplus + config.integral_gain * debt;
   }
   return selected;
 }
