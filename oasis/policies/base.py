@@ -1,0 +1,138 @@
+"""The protocol every selection method follows, and the registry that creates them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from oasis import Selection
+
+SIGNALS = frozenset({"gram", "loss", "entropy", "el2n"})
+
+
+@dataclass
+class Signals:
+    """What is known of one candidate batch of N samples when a policy is asked to choose.
+
+    `gram` [N, N]: inner products of last-layer gradients (method.md 1). `loss`, `entropy`, `el2n`
+    [N]: token means. `tokens` [N] int64: label tokens. A field is None unless the policy `needs`
+    it; `tokens` comes for free and is always given by the trainer.
+    """
+
+    num_samples: int
+    gram: Tensor | None = None
+    loss: Tensor | None = None
+    entropy: Tensor | None = None
+    el2n: Tensor | None = None
+    tokens: Tensor | None = None
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A selection method. `needs` (a subset of `SIGNALS`) is what must be computed for it; empty
+    means that no scoring forward is run. A policy may also have `statistics() -> dict[str, float]`
+    with any of "threshold", "mean", "deviation", which the trainer then logs.
+    """
+
+    name: str
+    needs: frozenset[str]
+
+    def observe(self, signals: Signals) -> Selection: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Budget:
+    """floor(ratio * candidates) over the whole stream, exactly: what the next batch may take.
+
+    `ratio` in (0, 1] is read as the nearest fraction with a denominator up to a million, so that
+    0.29 of 100 is 29 although 0.29 * 100 < 29 in binary floating point.
+    """
+
+    def __init__(self, ratio: float):
+        if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 1:
+            raise ValueError(f"ratio: got {ratio!r}, expected a number in (0, 1]")
+        self.ratio = Fraction(ratio).limit_denominator(1_000_000)
+        self.candidates = 0
+        self.selected = 0
+
+    def take(self, eligible: int) -> int:
+        """Account for `eligible` more candidates and return how many of them are to be kept."""
+        self.candidates += eligible
+        total = self.candidates * self.ratio.numerator // self.ratio.denominator
+        count = min(eligible, total - self.selected)
+        self.selected += count
+        return count
+
+    def state_dict(self) -> dict[str, int]:
+        return {"candidates": self.candidates, "selected": self.selected}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.candidates, self.selected = int(state["candidates"]), int(state["selected"])
+
+
+def eligible(signals: Signals) -> Tensor:
+    """Indices [<= N] of the samples that may be chosen: those with a label token, where known."""
+    if signals.tokens is None:
+        return torch.arange(signals.num_samples)
+    return signals.tokens.cpu().nonzero().flatten()
+
+
+def unscored(mask: Tensor) -> Selection:
+    """The outcome [N] of a policy that scores nothing: every score is None."""
+    return Selection(
+        mask=mask,
+        informativeness=None,
+        adjusted=None,
+        relative=None,
+        probability=None,
+        order=mask.nonzero().squeeze(1),
+        threshold=None,
+        siren="none",
+        backend="torch",
+        skipped=torch.zeros_like(mask),
+    )
+
+
+_FACTORIES: dict[str, Callable[..., Policy]] = {}
+
+
+def register(name: str, factory: Callable[..., Policy]) -> None:
+    """Make `create(name)` call `factory(ratio=..., seed=..., **options)`.
+
+    Raises ValueError when the name is taken by another factory.
+    """
+    if not callable(factory):
+        raise TypeError(f"factory: got {type(factory).__name__}, expected a callable")
+    if _FACTORIES.get(name, factory) is not factory:
+        raise ValueError(f"name: a policy called {name!r} is registered already")
+    _FACTORIES[name] = factory
+
+
+def names() -> list[str]:
+    """The registered policies, sorted."""
+    return sorted(_FACTORIES)
+
+
+def create(name: str, ratio: float = 0.25, seed: int = 0, **options: Any) -> Policy:
+    """Build a policy by name.
+
+    Args:
+        name: one of `names()`.
+        ratio: fraction of the candidates to train on, in (0, 1]. `full` ignores it.
+        seed: seed of the policy's own generator.
+        options: passed on to the policy.
+
+    Raises:
+        ValueError: unknown name, or a ratio out of range.
+    """
+    if name not in _FACTORIES:
+        raise ValueError(f"name: got {name!r}, expected one of {', '.join(names())}")
+    return _FACTORIES[name](ratio=ratio, seed=seed, **options)

@@ -1,0 +1,73 @@
+"""Ours, behind the protocol of all the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oasis import Selection, Selector
+
+from .base import Signals
+
+
+class Oasis:
+    """Rule: draw with probability sigmoid(z - threshold), z the informativeness left after the
+    redundancy with already picked samples, relative to running statistics of the stream
+    (method.md 1 to 4; the paper's SIREN and ORIS). All of it is `oasis.Selector`.
+
+    Args:
+        ratio: fraction of the candidates to keep, in (0, 1].
+        seed: seed of the selector's own generator.
+        nonfinite: "skip" (default here, since one bad sample should not end a training run: it is
+            left out and counted) or "raise" (default of `oasis.Selector`).
+        selector: an `oasis.Selector` to use; it is set to `nonfinite` and otherwise left as it is,
+            and the other arguments are not looked at.
+        options: passed to `oasis.Selector` (preset, beta, scale, siren, ridge, draw, ...).
+    """
+
+    name = "oasis"
+    needs = frozenset({"gram"})
+
+    def __init__(
+        self,
+        ratio: float = 0.25,
+        seed: int = 0,
+        *,
+        nonfinite: str = "skip",
+        selector: Selector | None = None,
+        **options: Any,
+    ):
+        if selector is None:
+            selector = Selector(ratio, seed=seed, nonfinite=nonfinite, **options)
+        if nonfinite not in ("raise", "skip"):
+            raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
+        selector.nonfinite = nonfinite
+        self.selector = selector
+        self._size = 1
+
+    def observe(self, signals: Signals) -> Selection:
+        if signals.gram is None:
+            raise ValueError("signals.gram: got None, the policy 'oasis' needs it")
+        valid = None if signals.tokens is None else signals.tokens > 0
+        if self.selector.statistics.device != signals.gram.device:
+            self.selector.to(signals.gram.device)
+        selection = self.selector.select(gram=signals.gram, valid=valid)
+        self._size = signals.num_samples
+        return selection
+
+    def statistics(self) -> dict[str, float]:
+        """Threshold, mean and deviation as they stand after the last batch: what the next one, if
+        of the same size, is judged by.
+        """
+        selector = self.selector
+        return {
+            "threshold": float(selector.threshold),
+            "mean": float(selector.mean),
+            "deviation": float(selector.deviation(self._size)),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.selector.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.selector.load_state_dict(state)

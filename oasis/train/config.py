@@ -1,0 +1,225 @@
+"""Settings of a training run: a dataclass, read from YAML with `key=value` overrides."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+@dataclass
+class RunConfig:
+    """What `oasis train` runs. Every field can be set in the YAML file or as `key=value`.
+
+    Stream: `tasks` arrive in this order, `arrivals` samples each (one number, or one per task);
+    `held_out` examples a task are kept for evaluation; texts are cut to `words` words and examples
+    to `max_length` tokens. `memory` bounds the episodic memory (null: unbounded). Candidate batches
+    of `batch_size` come `iterations_per_sample` per arrival.
+
+    Selection: `policy` with `ratio` in (0, 1], further `policy_options`, and `seed` (which also
+    seeds the split, the memory's draws and LoRA's first weights).
+
+    Model: `model` is "smollm2" (packaged, see assets.py), a folder or a hub name. LoRA of `rank`
+    and `alpha` (null: 2 x rank) on all linear layers of the `lora_layers` top blocks (null: all).
+    `cache_frozen` runs the frozen blocks below those once per text and keeps what they give.
+
+    Training: AdamW without weight decay, `learning_rate` on a cosine schedule after `warmup_steps`.
+    A checkpoint every `save_steps` steps (0: none); `stop_after` that many steps (0: never) the run
+    writes one and stops; `resume` goes on from the last one. The Trainer logs every `logging_steps`
+    steps (0: never).
+
+    Evaluation: at every task boundary and before training, on the tasks `seen` so far or `all`.
+    `forward_batches` candidate batches are timed in a plain forward with loss, to compare with.
+
+    `out`/`name` is the run directory; `device` and `dtype` are "auto" or what torch calls them.
+    """
+
+    name: str = "run"
+    out: str = "runs"
+    tasks: list[str] = field(default_factory=lambda: ["bbc", "sentiment", "newsgroups"])
+    arrivals: int | list[int] = 400
+    held_out: int = 400
+    words: int = 36
+    max_length: int = 128
+    memory: int | None = None
+    batch_size: int = 16
+    iterations_per_sample: float = 0.125
+    policy: str = "oasis"
+    ratio: float = 0.25
+    policy_options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    model: str = "smollm2"
+    rank: int = 16
+    alpha: int | None = None
+    lora_layers: int | None = None
+    cache_frozen: bool = False
+    learning_rate: float = 5e-4
+    warmup_steps: int = 0
+    max_grad_norm: float = 1.0
+    evaluate: str = "seen"
+    eval_batch_size: int = 32
+    forward_batches: int = 0
+    logging_steps: int = 10
+    save_steps: int = 0
+    stop_after: int = 0
+    resume: bool = False
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for spec in dataclasses.fields(self):
+            value = _coerce(getattr(self, spec.name), hints[spec.name])
+            if not _fits(value, hints[spec.name]):
+                raise TypeError(
+                    f"{spec.name}: got {value!r} ({type(value).__name__}), "
+                    f"expected {_describe(hints[spec.name])}"
+                )
+            setattr(self, spec.name, value)
+        self._check()
+
+    def _check(self) -> None:
+        for name in ("tasks", "name", "policy", "model"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}: got nothing, expected at least one entry")
+        at_least_one = ("held_out", "words", "batch_size", "rank", "eval_batch_size")
+        for name in (*at_least_one, "memory", "alpha", "lora_layers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: got {value}, expected at least 1")
+        steps = ("warmup_steps", "logging_steps", "save_steps", "stop_after")
+        for name in (*steps, "forward_batches"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 or more")
+        for name in ("iterations_per_sample", "learning_rate", "max_grad_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected more than 0")
+        if self.max_length < 2:
+            raise ValueError(f"max_length: got {self.max_length}, expected at least 2")
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"ratio: got {self.ratio}, expected a number in (0, 1]")
+        if self.evaluate not in ("seen", "all"):
+            raise ValueError(f"evaluate: got {self.evaluate!r}, expected 'seen' or 'all'")
+        if len(set(self.tasks)) != len(self.tasks):
+            raise ValueError(f"tasks: got {self.tasks}, expected each task once")
+        if isinstance(self.arrivals, list) and len(self.arrivals) != len(self.tasks):
+            raise ValueError(
+                f"arrivals: got {len(self.arrivals)} numbers, expected one or {len(self.tasks)}"
+            )
+        if min(self.arrivals_per_task) < 1:
+            raise ValueError(f"arrivals: got {self.arrivals}, expected at least 1 per task")
+        if self.cache_frozen and self.lora_layers is None:
+            raise ValueError("cache_frozen: nothing is frozen while lora_layers is null; set it")
+
+    @property
+    def arrivals_per_task(self) -> list[int]:
+        """`arrivals`, one number per task."""
+        if isinstance(self.arrivals, list):
+            return self.arrivals
+        return [self.arrivals] * len(self.tasks)
+
+    @property
+    def directory(self) -> Path:
+        """The run directory, `out`/`name`."""
+        return Path(self.out) / self.name
+
+    @classmethod
+    def from_mapping(cls, settings: dict[str, Any]) -> RunConfig:
+        """A config of `settings`; an unknown key is an error that names the nearest known one."""
+        known = [spec.name for spec in dataclasses.fields(cls)]
+        for key in settings:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
+                raise ValueError(f"{key}: unknown setting; the nearest is {near[0]!r}")
+        return cls(**settings)
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: typing.Sequence[str] = ()) -> RunConfig:
+        """Read a YAML file and apply overrides `key=value` (values in YAML, see `override`)."""
+        with open(path, encoding="utf-8") as file:
+            settings = yaml.safe_load(file)
+        if settings is None:
+            settings = {}
+        if not isinstance(settings, dict):
+            found = type(settings).__name__
+            raise ValueError(f"{path}: got a {found}, expected lines of 'key: value'")
+        return cls.from_mapping(override(settings, overrides))
+
+    def replace(self, **changes: Any) -> RunConfig:
+        """A copy with some settings changed, checked again."""
+        return dataclasses.replace(self, **changes)
+
+    def save(self, path: str | Path) -> None:
+        """Write all settings as YAML."""
+        Path(path).write_text(
+            yaml.safe_dump(dataclasses.asdict(self), sort_keys=False), encoding="utf-8"
+        )
+
+
+def override(settings: dict[str, Any], overrides: typing.Sequence[str]) -> dict[str, Any]:
+    """`settings` with `key=value` applied; `policy_options.beta=0.9` reaches inside a mapping."""
+    result = dict(settings)
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ValueError(f"override: got {text!r}, expected key=value")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"override: {text!r} is not valid YAML after '='") from error
+        outer, dot, inner = key.partition(".")
+        if dot:
+            result[outer] = {**result.get(outer, {}), inner: parsed}
+        else:
+            result[key] = parsed
+    return result
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def _coerce(value: Any, hint: Any) -> Any:
+    """YAML 1.1 reads 5e-4 as text; and 1 is a fine float."""
+    if hint is float and isinstance(value, (str, int)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    if hint == list[str] and isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    for option in _options(hint):
+        origin, arguments = typing.get_origin(option) or option, typing.get_args(option)
+        if origin is list:
+            if isinstance(value, list) and all(_fits(item, arguments[0]) for item in value):
+                return True
+        elif origin is dict:
+            if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+                return True
+        elif isinstance(value, origin) and (origin is bool or not isinstance(value, bool)):
+            return True
+    return False
+
+
+def _describe(hint: Any) -> str:
+    names = [
+        "null"
+        if option is type(None)
+        else getattr(option, "__name__", str(option))
+        if typing.get_origin(option) is None
+        else str(option)
+        for option in _options(hint)
+    ]
+    return " or ".join(names)

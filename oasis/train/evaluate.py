@@ -1,0 +1,133 @@
+"""Accuracy among a task's choices by likelihood, and the averages over a stream."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from oasis.train.encoding import IGNORED, Collator, answer_ids, encode
+from oasis.train.tasks import Task
+
+
+def choice_accuracy(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    batch_size: int = 32,
+    *,
+    max_length: int = 128,
+) -> float:
+    """Share of `task.test` whose likeliest choice is the answer.
+
+    Where the choices differ in their first token, one forward on the prompt ranks them by that
+    token's probability. Otherwise each choice is scored by the summed log-probability of its
+    tokens. Prompts go in batches of similar length. The model's training mode is put back.
+    """
+    choices = [answer_ids(choice, tokenizer) for choice in task.choices]
+    right = {choice: index for index, choice in enumerate(task.choices)}
+    for example in task.test:
+        if example.answer not in right:
+            raise ValueError(
+                f"task {task.name!r}: answer {example.answer!r} is not among {task.choices}"
+            )
+    prompts = []
+    for example in task.test:
+        encoded = encode(example, tokenizer, max_length)
+        length = encoded["labels"].count(IGNORED)
+        prompts.append(encoded["input_ids"][:length])
+    first = [ids[0] for ids in choices]
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            if len(set(first)) == len(first):
+                best = _by_first_token(model, tokenizer, prompts, first, batch_size)
+            else:
+                best = _by_likelihood(model, tokenizer, prompts, choices, batch_size)
+    finally:
+        model.train(training)
+    hits = sum(
+        right[example.answer] == choice for example, choice in zip(task.test, best, strict=True)
+    )
+    return hits / len(task.test)
+
+
+def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
+    """Index of the likeliest choice per prompt, by the logits at the prompt's last token."""
+    best = [0] * len(prompts)
+    collate = Collator(pad_id(tokenizer), "left")
+    keep = {"logits_to_keep": 1} if _accepts(model, "logits_to_keep") else {}
+    for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
+        batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
+        logits = _logits(model, batch, **keep)[:, -1, first]
+        for row, choice in zip(rows, logits.argmax(dim=1).tolist(), strict=True):
+            best[row] = choice
+    return best
+
+
+def _by_likelihood(model, tokenizer, prompts, choices, batch_size) -> list[int]:
+    """Index of the likeliest choice per prompt, by the sum over the choice's tokens."""
+    collate = Collator(pad_id(tokenizer), "right")
+    items = [
+        {"input_ids": prompt + ids, "labels": [IGNORED] * len(prompt) + ids}
+        for prompt in prompts
+        for ids in choices
+    ]
+    scores = torch.empty(len(items), dtype=torch.float64)
+    for rows in _bucketed([len(item["input_ids"]) for item in items], batch_size):
+        batch = collate([items[row] for row in rows])
+        labels = batch["labels"][:, 1:]
+        logits = _logits(model, batch)[:, :-1].float().cpu()
+        kept = labels != IGNORED
+        log_p = torch.zeros(labels.shape, dtype=torch.float64)
+        log_p[kept] = (
+            logits[kept].log_softmax(-1).gather(1, labels[kept][:, None])[:, 0].to(log_p.dtype)
+        )
+        scores[torch.tensor(rows)] = log_p.sum(1)
+    return scores.view(len(prompts), len(choices)).argmax(1).tolist()
+
+
+def _logits(model, batch, **keep) -> torch.Tensor:
+    device = next(model.parameters()).device
+    ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
+    return model(input_ids=ids, attention_mask=mask, use_cache=False, **keep).logits
+
+
+def _accepts(model: torch.nn.Module, argument: str) -> bool:
+    # A PEFT wrapper's forward takes anything; what counts is the model inside.
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return argument in inspect.signature(inner.forward).parameters
+
+
+def _bucketed(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Row numbers in batches of similar length, so that little is padding."""
+    order = sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
+
+
+def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The tokenizer's padding token, or its end-of-sequence token where it has none."""
+    found = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    if found is None:
+        raise ValueError("tokenizer: expected a pad_token or an eos_token, got neither")
+    return found
+
+
+def a_last(history: Sequence[dict[str, float]], tasks: Sequence[str]) -> float:
+    """Mean accuracy over all tasks at the last boundary (method.md, 6)."""
+    return sum(history[-1][task] for task in tasks) / len(tasks)
+
+
+def a_avg(history: Sequence[dict[str, float]], tasks: Sequence[str]) -> float:
+    """Mean over the task boundaries of the mean accuracy over the tasks seen so far.
+
+    `history[k]` maps task names to the accuracy at the end of task k and must have tasks 0..k.
+    """
+    if len(history) != len(tasks):
+        raise ValueError(f"history: got {len(history)} boundaries, expected {len(tasks)}")
+    means = [a_last([accuracy], tasks[: k + 1]) for k, accuracy in enumerate(history)]
+    return sum(means) / len(means)

@@ -1,0 +1,101 @@
+"""The counts of a run with selection, and the events it reports (JSON, no NaN)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from oasis import Selection
+from oasis.policies import Policy, Signals
+
+
+@dataclass
+class Counts:
+    """Totals over the stream, as seen by this process; they travel with the checkpoints."""
+
+    batches: int = 0
+    candidates: int = 0
+    selected: int = 0
+    skipped: int = 0  # non-finite samples
+
+    def add(self, selection: Selection, signals: Signals) -> None:
+        """Account for one candidate batch. Candidates are samples with a label token, less the
+        skipped ones.
+        """
+        self.batches += 1
+        self.skipped += int(selection.skipped.sum())
+        self.selected += int(selection.mask.sum())
+        self.candidates += int(((signals.tokens > 0).cpu() & ~selection.skipped.cpu()).sum())
+
+    @property
+    def ratio(self) -> float:
+        """Selected over candidates so far; 0 before the first batch."""
+        return self.selected / self.candidates if self.candidates else 0.0
+
+
+@dataclass
+class StepState:
+    """What happens between two optimizer steps, and between two logs."""
+
+    samples: int = 0
+    tokens: int = 0
+    trains: bool = False  # whether anything was selected, on any rank
+    loss: Tensor | float = 0.0
+    started: float = 0.0
+    steps: int = 0  # since the last log
+    trained: int = 0  # those of them that trained
+    last_loss: float | None = None
+    tasks: Counter = field(default_factory=Counter)
+
+    def start(self, samples: int, tokens: int, trains: bool) -> None:
+        self.samples, self.tokens, self.trains, self.loss = samples, tokens, trains, 0.0
+        self.started = time.perf_counter()
+
+
+def statistics(policy: Policy) -> dict[str, float]:
+    """Those of "threshold", "mean" and "deviation" that the policy has and that are finite."""
+    values = getattr(policy, "statistics", dict)()
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def selection_event(
+    selection: Selection, signals: Signals, task: Tensor | None, known: dict[str, float]
+) -> dict:
+    """One candidate batch; `known` is what `statistics` of the policy said after it."""
+    return {
+        "type": "selection",
+        "task": None if task is None else task.tolist(),
+        "selected": selection.mask.tolist(),
+        "informativeness": _numbers(selection.informativeness),
+        "relative": _numbers(selection.relative),
+        "probability": _numbers(selection.probability),
+        "threshold": known.get("threshold"),
+        "mean": known.get("mean"),
+        "deviation": known.get("deviation"),
+        "tokens": int(signals.tokens.sum()),
+        "skipped": int(selection.skipped.sum()),
+    }
+
+
+def step_event(step: StepState, number: int) -> dict:
+    """One optimizer step of this process, `number` counted from 1."""
+    return {
+        "type": "step",
+        "step": number,
+        "loss": _number(float(step.loss)) if step.tokens else None,
+        "seconds": time.perf_counter() - step.started,
+        "samples": step.samples,
+        "tokens": step.tokens,
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _numbers(values: Tensor | None) -> list[float | None] | None:
+    return None if values is None else [_number(value) for value in values.tolist()]

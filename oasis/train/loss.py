@@ -1,0 +1,55 @@
+"""The training loss: summed cross-entropy over the selected label tokens, normalised by us.
+
+Several models ignore `num_items_in_batch`, and a mean over a sub-batch of which nothing is
+selected is NaN; a sum is zero, with zero gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .scoring import check_length, head_hook, model_inputs
+from .subbatch import targets
+
+
+def summed_cross_entropy(
+    model: nn.Module,
+    batch: dict,
+    *,
+    gather: bool = True,
+    label_smoothing: float = 0.0,
+) -> tuple[Tensor, Tensor, Any]:
+    """Forward `batch` and sum the cross-entropy over its label tokens (0-d tensor, nats).
+
+    With `gather`, logits are computed at the positions that predict a label and nowhere else, and
+    the model's output holds those, [1, T, V]; otherwise all of them, [N, L, V].
+
+    Returns:
+        the sum, the number of label tokens (0-d int64), and the output of the model.
+    """
+    labels = batch["labels"]
+    where = targets(labels)
+    gathered = False
+
+    def pass_on(_: nn.Module, hidden: Tensor) -> Tensor:
+        nonlocal gathered
+        check_length(hidden, labels)
+        gathered = True
+        return hidden[where].unsqueeze(0)
+
+    if gather:
+        with head_hook(model, pass_on):
+            output = model(**model_inputs(model, batch))
+    else:
+        output = model(**model_inputs(model, batch))
+    # A hook that a compiled model did not see leaves the logits whole.
+    logits = output.logits[0] if gathered else output.logits[where]
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    wanted = labels.roll(-1, dims=1)[where]
+    loss = F.cross_entropy(logits, wanted, reduction="sum", label_smoothing=label_smoothing)
+    return loss, where.sum(), output

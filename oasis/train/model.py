@@ -1,0 +1,92 @@
+"""Load a causal language model and put LoRA on it."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from oasis.train import assets
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """`name`, or for "auto" the GPU where there is one, else the CPU."""
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`name` as a floating-point dtype; "auto" is bfloat16 where the hardware multiplies it.
+
+    A CPU without bfloat16 instructions (AVX-512 BF16, AMX) emulates them, several times slower
+    than float32.
+    """
+    if name != "auto":
+        found = getattr(torch, name, None)
+        if not isinstance(found, torch.dtype) or not found.is_floating_point:
+            raise ValueError(f"dtype: got {name!r}, expected 'auto', 'float32' or 'bfloat16'")
+        return found
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "cpu":
+        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    else:
+        native = False
+    return torch.bfloat16 if native else torch.float32
+
+
+def load(
+    name: str, device: torch.device, dtype: torch.dtype
+) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    """Model (eval mode, frozen) and tokenizer: "smollm2" from its package, else a folder or hub."""
+    source = assets.language_model() if name == "smollm2" else name
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
+    model.config.use_cache = False
+    return model.requires_grad_(False).eval(), tokenizer
+
+
+def linear_names(model: nn.Module) -> list[str]:
+    """Last name parts of all linear layers but the output head (PEFT's "all-linear").
+
+    PEFT does not take "all-linear" together with a choice of layers, hence the list.
+    """
+    head = model.get_output_embeddings()
+    names = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+    return sorted(names)
+
+
+def attach_lora(
+    model: nn.Module, *, rank: int, alpha: int | None, layers: int | None, seed: int
+) -> nn.Module:
+    """`model` with fresh LoRA weights (drawn from `seed`) on all linear layers.
+
+    `layers`: number of top blocks that carry it, None for all; the backward pass stops below
+    them. `alpha` None is 2 x rank. Take it off again with `.unload()`.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    total = model.config.get_text_config().num_hidden_layers
+    if layers is not None and not 1 <= layers <= total:
+        raise ValueError(f"lora_layers: got {layers}, expected null or 1 to {total}")
+    top = None if layers in (None, total) else list(range(total - layers, total))
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank if alpha is None else alpha,
+        target_modules=linear_names(model),
+        layers_to_transform=top,
+        task_type="CAUSAL_LM",
+    )
+    # LoRA's first weights come from the global generator; the caller's state is put back.
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        # PEFT asks for an attribute that transformers has renamed.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        torch.manual_seed(seed)
+        return get_peft_model(model, config)

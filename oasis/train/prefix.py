@@ -1,0 +1,129 @@
+"""Run the frozen lower blocks of a language model once per text and keep what they give.
+
+With LoRA on the top blocks alone, everything below maps a text to the same hidden states for the
+whole run: for every draw from the memory, every evaluation, and every policy that is compared.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+
+class FrozenPrefix(nn.Module):
+    """Takes the place of a backbone's token embedding: ids [N, T] to hidden states [N, T, D].
+
+    A row's states are looked up by its ids without the padding on the left; rows not met before
+    go through the lower blocks (a causal model: what comes later in a row has no influence). Kept
+    in memory on the model's device: T x D numbers a text.
+    """
+
+    def __init__(self, lower: nn.Module, pad_token_id: int, batch_size: int = 32) -> None:
+        super().__init__()
+        # In a list, lest it be a submodule: adapters and checkpoints must not see it.
+        self._lower = [lower]
+        self.pad_token_id = pad_token_id
+        self.batch_size = batch_size
+        self.states: dict[bytes, torch.Tensor] = {}
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The token embedding's own weight [V, D], which callers of get_input_embeddings expect."""
+        return self._lower[0].embed_tokens.weight
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        length = input_ids.shape[1]
+        rows = []
+        for row in input_ids.cpu():
+            real = (row != self.pad_token_id).nonzero()
+            rows.append(row[int(real[0]) if len(real) else length :])
+        keys = [row.numpy().tobytes() for row in rows]
+        missing = {
+            key: row
+            for key, row in zip(keys, rows, strict=True)
+            if len(row) and key not in self.states
+        }
+        self._compute(missing)
+        out = self.weight.new_zeros(len(rows), length, self.weight.shape[1])
+        for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
+            if len(row):
+                out[index, length - len(row) :] = self.states[key]
+        return out
+
+    @torch.no_grad()
+    def _compute(self, missing: dict[bytes, torch.Tensor]) -> None:
+        order = sorted(missing, key=lambda key: len(missing[key]))
+        for start in range(0, len(order), self.batch_size):
+            keys = order[start : start + self.batch_size]
+            ids = torch.full((len(keys), max(len(missing[key]) for key in keys)), self.pad_token_id)
+            for index, key in enumerate(keys):
+                ids[index, : len(missing[key])] = missing[key]
+            # Padding on the right needs no mask: a causal model never looks ahead.
+            hidden = self._lower[0](input_ids=ids.to(self.weight.device), use_cache=False)[0]
+            for index, key in enumerate(keys):
+                self.states[key] = hidden[index, : len(missing[key])].clone()
+
+
+class Skip(nn.Module):
+    """A block that does nothing, so that the blocks above keep their numbers (and adapters their
+    names)."""
+
+    def forward(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        return hidden_states
+
+
+def freeze_below(model: nn.Module, blocks: int, pad_token_id: int) -> FrozenPrefix:
+    """Change `model` in place: its lowest `blocks` blocks become a `FrozenPrefix`.
+
+    For decoder-only models laid out as Llama is (`model.model` with `embed_tokens`, `layers`,
+    `norm`), padded on the left or not at all. The change is checked on a random row: ValueError
+    (and the model as it was) where the logits come out different, TypeError for other layouts.
+    """
+    backbone = getattr(model, "model", None)
+    if not all(hasattr(backbone, part) for part in ("embed_tokens", "layers", "norm")):
+        raise TypeError(
+            f"model: {type(model).__name__} is not laid out as model.model.(embed_tokens, layers, "
+            "norm); set cache_frozen=false"
+        )
+    layers, embedding = backbone.layers, backbone.embed_tokens
+    if not 0 < blocks < len(layers):
+        raise ValueError(f"blocks: got {blocks}, expected 1 to {len(layers) - 1}")
+    prefix = FrozenPrefix(_lower(backbone, blocks), pad_token_id)
+
+    vocabulary = embedding.weight.shape[0]
+    probe = torch.randint(vocabulary, (1, 8), generator=torch.Generator().manual_seed(0))
+    probe[probe == pad_token_id] = (pad_token_id + 1) % vocabulary
+    probe = probe.to(embedding.weight.device)
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        before = model(input_ids=probe, use_cache=False).logits
+        backbone.embed_tokens = prefix
+        backbone.layers = nn.ModuleList([*(Skip() for _ in range(blocks)), *layers[blocks:]])
+        after = model(input_ids=probe, use_cache=False).logits
+    model.train(training)
+    prefix.states.clear()
+    if not torch.allclose(before, after, rtol=0, atol=1e-2 * float(before.abs().max())):
+        backbone.embed_tokens, backbone.layers = embedding, layers
+        raise ValueError(
+            f"model: {type(model).__name__} gives other logits when its lower blocks run apart; "
+            "set cache_frozen=false"
+        )
+    return prefix
+
+
+def _lower(backbone: nn.Module, blocks: int) -> nn.Module:
+    """A backbone of the lowest `blocks` blocks and no last norm, on the same weights."""
+    config = copy.deepcopy(backbone.config)
+    config.num_hidden_layers = blocks
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:blocks]
+    with torch.device("meta"):
+        lower = type(backbone)(config)
+    lower.embed_tokens, lower.norm = backbone.embed_tokens, nn.Identity()
+    lower.layers = backbone.layers[:blocks]
+    if hasattr(backbone, "rotary_emb"):
+        lower.rotary_emb = backbone.rotary_emb  # its buffers are on no device in the new one
+    return lower.eval()

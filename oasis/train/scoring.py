@@ -1,0 +1,271 @@
+"""Score candidates with one forward of the wrapped model and no logits of the whole batch.
+
+Everything happens in a pre-hook of the output head, where the last hidden states come by and where
+sharded weights (FSDP, ZeRO) are gathered. The hook hands the head only what is needed, so it works
+whether or not the model's `forward` takes `logits_to_keep`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+import oasis
+
+from .subbatch import take, targets
+
+TOLERANCE = 5e-3  # of the largest logit; TF32 products are good to about 1e-3
+HALF_TOLERANCE = 3e-2  # bfloat16 and float16, autocast included
+NOT_CALLED = (
+    "the output head was called {} times in one forward, expected once; a model compiled before "
+    "training does not see hooks (train it uncompiled)"
+)
+
+
+@dataclass(frozen=True)
+class Head:
+    """How the model turns head(hidden) into logits: z = softcap * tanh(scale * (W h + b) / softcap)
+    without the cap where `softcap` is None. `gather`: the head may be given single positions.
+    `verified`: compared with the model's own logits. `error`: why it cannot be scored by, if so.
+    """
+
+    scale: float = 1.0
+    softcap: float | None = None
+    gather: bool = True
+    verified: bool = False
+    error: str | None = None
+
+    def logits(self, linear: Tensor) -> Tensor:
+        z = linear * self.scale
+        return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module that has `get_output_embeddings`, under whatever DDP or compile put around it."""
+    inner = model
+    while not hasattr(inner, "get_output_embeddings"):
+        inner = getattr(inner, "module", None) or getattr(inner, "_orig_mod", None)
+        if inner is None:
+            raise ValueError(f"model: {type(model).__name__} has no get_output_embeddings()")
+    return inner
+
+
+def forward_parameters(model: nn.Module) -> frozenset[str]:
+    """Names that the model's own `forward` takes (under LoRA: those of the base model), and those
+    that a class it derives from takes, where it passes on what it does not know.
+    """
+    base = unwrap(model)
+    base = base.get_base_model() if hasattr(base, "get_base_model") else base
+    names: set[str] = set()
+    # Classes, since accelerate replaces the instance's forward by one without a signature.
+    for cls in type(base).__mro__:
+        if "forward" in vars(cls) and cls is not nn.Module:
+            parameters = inspect.signature(cls.forward).parameters
+            names.update(parameters)
+            if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
+                break
+    return frozenset(names)
+
+
+def head_parameters(head: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight [V, D] and bias [V] or None as the head applies them: LoRA merged in, not left out.
+
+    Raises:
+        ValueError: an adapter that is not W + delta (DoRA, LoRA with a bias), a quantised weight.
+    """
+    base = getattr(head, "base_layer", head)
+    weight, bias = base.weight, getattr(base, "bias", None)
+    if weight.ndim != 2 or not weight.is_floating_point():
+        raise ValueError(
+            f"output head: got a weight {tuple(weight.shape)} of {weight.dtype}, expected a "
+            "floating-point matrix [V, D]; keep the head out of quantisation"
+        )
+    if base is head or head.disable_adapters or head.merged:
+        return weight, bias
+    lora = getattr(head, "lora_A", None)
+    for name in head.active_adapters:
+        if lora is not None and name not in lora:
+            continue  # active on other layers
+        variant = getattr(head, "lora_variant", {}).get(name)  # DoRA and the like
+        if lora is None or variant or getattr(head, "lora_bias", {}).get(name):
+            raise ValueError(
+                f"output head: adapter {name!r} is not plain LoRA (weight + delta); "
+                "use plain LoRA on the head, or take the head out of target_modules"
+            )
+        weight = weight + head.get_delta_weight(name).to(weight.dtype)
+    return weight, bias
+
+
+@contextlib.contextmanager
+def head_hook(model: nn.Module, pass_on: Callable[[nn.Module, Tensor], Tensor]) -> Iterator[None]:
+    """While open, the head gets `pass_on(head, hidden)` in place of `hidden` [N, L, D].
+
+    The head is looked up now, since PEFT and FSDP replace modules.
+    """
+
+    def hook(module: nn.Module, args: tuple) -> tuple:
+        return (pass_on(module, args[0]), *args[1:])
+
+    head = unwrap(model).get_output_embeddings()
+    if head is None:
+        raise ValueError("model: get_output_embeddings() is None, so there is no head to score by")
+    handle = head.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients inside; afterwards each module is in exactly the mode it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def check_length(hidden: Tensor, labels: Tensor) -> None:
+    """Raises ValueError where the hidden states are not one per label column."""
+    if hidden.shape[:2] != labels.shape:
+        raise ValueError(
+            f"labels: got {tuple(labels.shape)}, but the model's last hidden states are "
+            f"{tuple(hidden.shape)}; every input position needs a label (-100 to leave it out)"
+        )
+
+
+def model_inputs(model: nn.Module, batch: dict) -> dict:
+    """What `forward` is called with: the keys it takes but the labels, and no key/value cache."""
+    known = forward_parameters(model) - {"labels"}
+    inputs = {key: value for key, value in batch.items() if key in known}
+    return {**inputs, "use_cache": False} if "use_cache" in known else inputs
+
+
+def score(model: nn.Module, batch: dict, head: Head) -> oasis.HeadGram:
+    """Gram matrix of last-layer gradients, loss, entropy and EL2N of the N rows of `batch`.
+
+    One forward in eval mode without gradients; no logits are left for the model to compute.
+
+    Raises:
+        ValueError: the head cannot be scored by (`head.error`, or see `head_parameters`).
+    """
+    if head.error is not None:
+        raise ValueError(head.error)
+    labels = batch["labels"]
+    rows, columns = targets(labels).nonzero(as_tuple=True)
+    scores: list[oasis.HeadGram] = []
+
+    def capture(module: nn.Module, hidden: Tensor) -> Tensor:
+        check_length(hidden, labels)
+        weight, bias = head_parameters(module)
+        with torch.autocast(hidden.device.type, enabled=False):
+            scores.append(
+                oasis.head_gram(
+                    hidden[rows, columns].to(weight.dtype),
+                    weight,
+                    labels[rows, columns + 1],
+                    rows,
+                    num_samples=len(labels),
+                    bias=bias,
+                    scale=head.scale,
+                    softcap=head.softcap,
+                )
+            )
+        return hidden[:, :0]
+
+    with evaluating(model), head_hook(model, capture):
+        model(**model_inputs(model, batch))
+    if len(scores) != 1:
+        raise RuntimeError(NOT_CALLED.format(len(scores)))
+    return scores[0]
+
+
+def declared(config) -> Head:
+    """Scale and soft-cap that the configuration of the model names (Gemma, Cohere, Granite)."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    scale = getattr(text, "logit_scale", None) or 1.0 / (getattr(text, "logits_scaling", None) or 1)
+    return Head(scale=float(scale), softcap=getattr(text, "final_logit_softcapping", None))
+
+
+@dataclass
+class _Comparison:
+    own: Tensor  # [T, V] the model's own logits at the label positions, float64
+    gathered: Tensor  # what it makes of those positions handed to the head alone
+    linear: Tensor | None  # [T, V] W h + b; None where the head is not of this form
+    tolerance: float
+    error: str | None = None
+
+    def close(self, logits: Tensor) -> bool:
+        """Equal within tolerance at the positions that are finite."""
+        finite = self.own.isfinite().all(dim=1)
+        limit = self.tolerance * self.own[finite].abs().max()
+        return bool(((logits - self.own)[finite].abs() <= limit).all())
+
+
+def _compare(model: nn.Module, batch: dict) -> _Comparison:
+    where = targets(batch["labels"])
+    seen: dict = {}
+
+    def keep(module: nn.Module, hidden: Tensor) -> Tensor:
+        check_length(hidden, batch["labels"])
+        h, device = hidden[where], hidden.device.type
+        half = torch.is_autocast_enabled(device) or h.itemsize < 4
+        seen.update(linear=None, tolerance=HALF_TOLERANCE if half else TOLERANCE)
+        try:
+            weight, bias = head_parameters(module)
+        except ValueError as error:  # no matter to a policy that needs no score
+            seen["error"] = str(error)
+            return hidden
+        if weight.itemsize < 4:
+            seen["tolerance"] = HALF_TOLERANCE
+        with torch.autocast(device, enabled=False):
+            linear = h.to(weight.dtype) @ weight.T
+            seen["linear"] = (linear if bias is None else linear + bias).double()
+        return hidden
+
+    inputs = model_inputs(model, batch)
+    with evaluating(model):
+        with head_hook(model, keep):
+            own = model(**inputs).logits[where].double()
+        with head_hook(model, lambda _, hidden: hidden[where].unsqueeze(0)):
+            gathered = model(**inputs).logits.double()
+    if not seen:
+        raise RuntimeError(NOT_CALLED.format(0))
+    return _Comparison(own, gathered, **seen)
+
+
+def inspect_head(model: nn.Module, batch: dict) -> Head:
+    """Compare head(hidden) with the model's own logits at the label positions of two rows.
+
+    What the configuration declares is tried first, then the plain product; where neither is what
+    the model computes, `error` of the answer says so. Rows with non-finite logits tell nothing; if
+    all are such, the answer is what the configuration declares, not `verified`.
+    """
+    expected = declared(unwrap(model).config)
+    labelled = targets(batch["labels"]).any(dim=1).nonzero().flatten().tolist()
+    for start in range(0, len(labelled), 2):
+        seen = _compare(model, take(batch, labelled[start : start + 2]))
+        if not seen.own.isfinite().all(dim=1).any():
+            continue
+        gather = seen.gathered.shape == (1, *seen.own.shape) and seen.close(seen.gathered[0])
+        if seen.error is not None:
+            return replace(expected, gather=gather, verified=True, error=seen.error)
+        for head in (expected, Head()):
+            if seen.close(head.logits(seen.linear)):
+                return replace(head, gather=gather, verified=True)
+        error = (
+            f"model: {type(unwrap(model)).__name__} changes the logits behind its output head in a "
+            "way that its configuration does not name, so that gradients of the head cannot be "
+            "told from its input; use a policy that needs no score (random, full)"
+        )
+        return replace(expected, gather=gather, verified=True, error=error)
+    return expected

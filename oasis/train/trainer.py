@@ -1,0 +1,269 @@
+"""Selection inside `transformers.Trainer`: choose in `get_batch_samples`, own the loss."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from transformers import Trainer
+from transformers.trainer_callback import ProgressCallback
+from transformers.utils import logging
+
+from oasis import Selector, policies
+
+from .callbacks import SelectionHooks, SelectionProgress
+from .events import Counts, StepState, selection_event, statistics
+from .loss import summed_cross_entropy
+from .scoring import Head, forward_parameters, inspect_head, score, unwrap
+from .subbatch import dummy, take, targets
+
+logger = logging.get_logger(__name__)
+
+
+class SelectionMixin:
+    """Train on the samples of each micro-batch that a policy selects, and on no others.
+
+    Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
+    language model; batches are dicts of tensors with `input_ids`, `labels` (unshifted, -100 where
+    nothing is predicted) and usually `attention_mask`; an optional "task" [N] (int64) is logged.
+    Keys that the model's `forward` does not take are dropped.
+
+    Args:
+        policy: a policy, an `oasis.Selector`, or the name of a policy (default "oasis").
+        ratio: fraction of the candidates to train on where `policy` is a name; default 0.25.
+        on_event: called on every process with a dict for each candidate batch ("selection") and
+            each optimizer step ("step"); both count optimizer steps from 1.
+        task_names: names of the tasks by index, for the progress bar.
+
+    In a step that selects nothing anywhere the parameters do not move. Logged loss is the mean over
+    the steps that trained; `train_loss` of the result is the Trainer's own, over all steps.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        policy: policies.Policy | Selector | str = "oasis",
+        ratio: float | None = None,
+        on_event: Callable[[dict], None] | None = None,
+        task_names: Sequence[str] = (),
+        **kwargs: Any,
+    ):
+        if not isinstance(policy, (str, Selector, policies.Policy)):
+            raise TypeError(
+                f"policy: got {type(policy).__name__}, expected a policy, a Selector or a name"
+            )
+        if ratio is not None and not isinstance(policy, str):
+            raise ValueError("ratio: only for a policy given by name; set it on the policy itself")
+        super().__init__(*args, **kwargs)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"{self.args.n_gpu} GPUs in one process (DataParallel): start one process per GPU "
+                "with torchrun, or show this one a single GPU (CUDA_VISIBLE_DEVICES)"
+            )
+        if getattr(self.model.config, "is_encoder_decoder", False):
+            raise ValueError("model: got an encoder-decoder, expected a causal language model")
+        if getattr(self.model.config, "output_router_logits", False):
+            logger.warning("the router's auxiliary loss is not part of the loss of this trainer")
+        if isinstance(policy, str):
+            seed = self.args.seed + self.args.process_index  # ranks draw independently
+            policy = policies.create(policy, 0.25 if ratio is None else ratio, seed)
+        elif isinstance(policy, Selector):
+            policy = policies.Oasis(selector=policy)
+        self.policy = policy
+        self.selection_counts = Counts()
+        self._on_event = on_event
+        self._step = StepState()
+        self._head: Head | None = None
+        # `compute_loss` divides by num_items_in_batch itself, whatever the model does with it.
+        self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
+        self._loss_shifts_labels = True
+        self.add_callback(SelectionHooks(self._step, on_event))
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(SelectionProgress(self.selection_counts, self._step, task_names))
+
+    # ---- selection ----
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Fetch `num_batches` micro-batches and return what is selected of each, and the number of
+        selected label tokens, that the loss of all of them is divided by.
+        """
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        before = self.selection_counts.selected
+        self._step.tasks.clear()
+        chosen = [self._select(batch) for batch in batches]
+        tokens = sum(int(targets(batch["labels"]).sum()) for batch in chosen)
+        anywhere = tokens
+        if self.args.world_size > 1:
+            anywhere = self.accelerator.gather(torch.tensor([tokens], device=device)).sum()
+        num_items = self._get_num_items_in_batch(chosen, device)
+        self._step.start(self.selection_counts.selected - before, tokens, bool(anywhere > 0))
+        return chosen, num_items
+
+    def _select(self, batch: dict) -> dict:
+        if batch.get("labels") is None:
+            raise ValueError(f"batch: got keys {sorted(batch)}, expected 'labels' among them")
+        start = time.perf_counter()
+        batch = self._prepare_inputs(batch)
+        task = batch.get("task")
+        known = forward_parameters(self.model) | {"labels"}
+        batch = {key: value for key, value in batch.items() if key in known and value is not None}
+        if self._head is None or not self._head.verified:
+            self._inspect(batch)
+        signals = self._signals(batch)
+        selection = self.policy.observe(signals)
+        mask = selection.mask.detach().cpu()
+        if mask.shape != (signals.num_samples,) or mask.dtype != torch.bool:
+            raise ValueError(
+                f"policy {self.policy.name!r}: got a mask {tuple(mask.shape)} of {mask.dtype}, "
+                f"expected ({signals.num_samples},) of torch.bool"
+            )
+        rows = mask.nonzero().flatten()
+        if len(rows):
+            chosen = take(batch, rows, left=self._can_trim_left)
+        else:
+            # NaN activations would turn the zero gradients of a dummy into NaN.
+            usable = (~selection.skipped).nonzero().flatten().tolist()
+            chosen = dummy(batch, usable[0] if usable else 0)
+        self._account(selection, signals, task, time.perf_counter() - start)
+        return chosen
+
+    def _inspect(self, batch: dict) -> None:
+        # Not through DDP: ranks may look at different numbers of rows, and DDP syncs buffers.
+        self._head = head = inspect_head(self.model, batch)
+        if head.verified and not head.gather:
+            logger.warning(
+                "%s needs all hidden states to compute logits: the loss computes every logit",
+                type(unwrap(self.model)).__name__,
+            )
+
+    @property
+    def _can_trim_left(self) -> bool:
+        """Whether dropping padding on the left leaves every token what it was: rotary positions,
+        counted in columns. (Others count positions from the mask, or along images.)
+        """
+        config = self.model.config
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        rope = getattr(text, "rope_parameters", None)
+        return (
+            bool(rope)
+            and "mrope_section" not in rope
+            and "position_ids" in forward_parameters(self.model)
+        )
+
+    def _signals(self, batch: dict) -> policies.Signals:
+        labels = batch["labels"]
+        tokens = targets(labels).sum(dim=1)
+        if not self.policy.needs:
+            return policies.Signals(len(labels), tokens=tokens)
+        known = score(self.model_wrapped, batch, self._head)
+        wanted = {name: getattr(known, name) for name in self.policy.needs}
+        return policies.Signals(len(labels), tokens=tokens, **wanted)
+
+    # ---- loss ----
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Summed cross-entropy over the label tokens / their number in the whole step (on all
+        processes, with `average_tokens_across_devices`, times the number of those).
+        """
+        if self.compute_loss_func is not None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss, count, outputs = summed_cross_entropy(
+            model,
+            inputs,
+            gather=not return_outputs and self._head is not None and self._head.gather,
+            label_smoothing=self.args.label_smoothing_factor,
+        )
+        items = count if num_items_in_batch is None else num_items_in_batch
+        loss = loss / torch.as_tensor(items, device=loss.device).clamp(min=1)
+        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            loss = loss * (self.accelerator.num_processes // self.get_tp_size())
+        return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any):
+        loss = super().training_step(*args, **kwargs)
+        self._step.loss += loss
+        return loss
+
+    # ---- accounts ----
+
+    def _account(self, selection, signals, task, seconds: float) -> None:
+        self.selection_counts.add(selection, signals)
+        skipped = int(selection.skipped.sum())
+        if skipped:
+            logger.warning("skipped %d non-finite samples", skipped)
+        if task is not None:
+            self._step.tasks.update(task.tolist())
+        if self._on_event is not None:
+            event = selection_event(selection, signals, task, statistics(self.policy))
+            event["batch"] = self.selection_counts.batches - 1
+            event["step"] = self.state.global_step + 1
+            event["seconds"] = seconds
+            self._on_event(event)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        counts, step = self.selection_counts, self._step
+        if "loss" in logs and step.steps:
+            if step.trained:
+                logs["loss"] *= step.steps / step.trained  # steps without a sample have no loss
+            else:
+                del logs["loss"]
+            step.steps = step.trained = 0
+            logs.update(
+                selected=counts.selected,
+                candidates=counts.candidates,
+                ratio=counts.ratio,
+                skipped=counts.skipped,
+                **statistics(self.policy),
+            )
+        super().log(logs, *args, **kwargs)
+
+    # ---- checkpoints ----
+
+    def _state_file(self, checkpoint: str) -> str:
+        return os.path.join(checkpoint, f"selection_state_{self.args.process_index}.pt")
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        state = {
+            "name": self.policy.name,
+            "policy": dict(self.policy.state_dict()),
+            "counts": asdict(self.selection_counts),
+        }
+        torch.save(state, self._state_file(output_dir))
+
+    def _inner_training_loop(
+        self, batch_size=None, args=None, resume_from_checkpoint=None, *rest: Any, **kwargs: Any
+    ):
+        # Not in `_load_rng_state`: the Trainer calls that after the first batches were fetched.
+        if resume_from_checkpoint is not None:
+            self._load_selection_state(resume_from_checkpoint)
+        return super()._inner_training_loop(
+            batch_size, args, resume_from_checkpoint, *rest, **kwargs
+        )
+
+    def _load_selection_state(self, checkpoint: str) -> None:
+        path = self._state_file(checkpoint)
+        if not os.path.isfile(path):
+            logger.warning("no %s: selection starts anew, not where it stopped", path)
+            return
+        state = torch.load(path, weights_only=True)
+        if state["name"] != self.policy.name:
+            raise ValueError(
+                f"policy: got {self.policy.name!r}, but {path} was saved by {state['name']!r}"
+            )
+        self.policy.load_state_dict(state["policy"])
+        for name, value in state["counts"].items():
+            setattr(self.selection_counts, name, value)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if "task" not in self._signature_columns:
+            self._signature_columns.append("task")
+
+
+class SelectionTrainer(SelectionMixin, Trainer):
+    """`transformers.Trainer` with selection; see `SelectionMixin` for its arguments."""

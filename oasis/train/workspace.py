@@ -1,0 +1,134 @@
+"""What runs that are compared have in common: model, tokenizer, tasks, zero-shot accuracy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from oasis.train import model as models
+from oasis.train import tasks as task_sources
+from oasis.train.config import RunConfig
+from oasis.train.encoding import Collator, encode
+from oasis.train.evaluate import choice_accuracy, pad_id
+from oasis.train.prefix import FrozenPrefix, freeze_below
+from oasis.train.stream import MemoryStream
+from oasis.train.tasks import Task
+
+# Settings that a workspace is built from; runs that share one must agree on them.
+SHARED = (
+    *("tasks", "arrivals", "held_out", "words", "max_length", "seed", "model"),
+    *("lora_layers", "cache_frozen", "device", "dtype", "eval_batch_size"),
+)
+
+
+class Workspace:
+    """Loads what `config` names, once; `run(config, workspace=...)` takes it any number of times.
+
+    Parameters
+    ----------
+    config : RunConfig
+    model, tokenizer, tasks :
+        Given ones in place of those that `config` names (its `tasks` must be theirs by name).
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        model: nn.Module | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        tasks: list[Task] | None = None,
+    ) -> None:
+        if (model is None) != (tokenizer is None):
+            raise ValueError("model and tokenizer: expected both or neither")
+        self.config = config
+        self.device = models.choose_device(config.device)
+        dtype = models.choose_dtype(config.dtype, self.device)
+        self.tasks = _load_tasks(config) if tasks is None else tasks
+        if [task.name for task in self.tasks] != config.tasks:
+            raise ValueError(
+                f"tasks: got {[task.name for task in self.tasks]}, expected {config.tasks}"
+            )
+        if model is None:
+            model, tokenizer = models.load(config.model, self.device, dtype)
+        self.tokenizer = tokenizer
+        self.base = model
+        self.collator = Collator(pad_id(tokenizer), "left")
+        self.encoded = [
+            [encode(example, tokenizer, config.max_length) for example in task.train]
+            for task in self.tasks
+        ]
+        self.prefix: FrozenPrefix | None = None
+        total = model.config.get_text_config().num_hidden_layers
+        if config.cache_frozen and config.lora_layers < total:
+            self.prefix = freeze_below(model, total - config.lora_layers, pad_id(tokenizer))
+        self._zero_shot: dict[str, float] = {}
+        self.zero_shot_seconds = 0.0
+
+    def check(self, config: RunConfig) -> None:
+        """ValueError where `config` differs from this workspace's in what they share."""
+        for name in SHARED:
+            ours, theirs = getattr(self.config, name), getattr(config, name)
+            if ours != theirs:
+                raise ValueError(f"workspace: has {name}={ours!r}, but the run has {theirs!r}")
+
+    def stream(self, config: RunConfig) -> MemoryStream:
+        """The stream of candidate batches of a run."""
+        return MemoryStream(
+            self.encoded,
+            batch_size=config.batch_size,
+            iterations_per_sample=config.iterations_per_sample,
+            capacity=config.memory,
+            seed=config.seed,
+        )
+
+    def accuracy(self, model: nn.Module, task: Task) -> float:
+        """Held-out accuracy of `model` on one task."""
+        return choice_accuracy(
+            model,
+            self.tokenizer,
+            task,
+            self.config.eval_batch_size,
+            max_length=self.config.max_length,
+        )
+
+    def zero_shots(self) -> Iterator[tuple[str, float]]:
+        """(task, accuracy of the untrained model), one task after another; computed once."""
+        for task in self.tasks:
+            if task.name not in self._zero_shot:
+                start = time.perf_counter()
+                self._zero_shot[task.name] = self.accuracy(self.base, task)
+                self.zero_shot_seconds += time.perf_counter() - start
+            yield task.name, self._zero_shot[task.name]
+
+    def zero_shot(self) -> dict[str, float]:
+        """Accuracy of the untrained model by task."""
+        return dict(self.zero_shots())
+
+    def warm(self) -> Iterator[int]:
+        """Run the frozen blocks on all training texts; yields how many are done, by the batch.
+
+        Nothing to do without `cache_frozen`. What is not warmed here is computed when it is met.
+        """
+        if self.prefix is None:
+            return
+        items = sorted(
+            (item for task in self.encoded for item in task),
+            key=lambda item: len(item["input_ids"]),
+        )
+        for start in range(0, len(items), 32):
+            ids = self.collator(items[start : start + 32])["input_ids"]
+            self.prefix(ids.to(self.device))
+            yield min(start + 32, len(items))
+
+
+def _load_tasks(config: RunConfig) -> list[Task]:
+    return [
+        task_sources.load(
+            name, train=arrivals, test=config.held_out, words=config.words, seed=config.seed
+        )
+        for name, arrivals in zip(config.tasks, config.arrivals_per_task, strict=True)
+    ]

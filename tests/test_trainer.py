@@ -1,0 +1,409 @@
+"""The trainer mixin: gradients, empty steps, resuming, logging."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import PAD, VOCAB, tiny_llama
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+import oasis
+from oasis import policies
+from oasis.train import SelectionTrainer
+
+
+class Rows(Dataset):
+    """Random samples of 4 to 12 tokens, the last 1 to 3 of which are labels."""
+
+    def __init__(self, n, seed=1):
+        g = torch.Generator().manual_seed(seed)
+        self.items = []
+        for i in range(n):
+            length = int(torch.randint(4, 13, (), generator=g))
+            ids = torch.randint(1, VOCAB, (length,), generator=g)
+            labels = ids.clone()
+            labels[: length - int(torch.randint(1, 4, (), generator=g))] = -100
+            self.items.append({"input_ids": ids, "labels": labels, "task": i % 3})
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+class Pad:
+    def __init__(self, side="left", width=14):
+        self.side, self.width = side, width
+
+    def __call__(self, items):
+        def pad(x, value):
+            space = x.new_full((self.width - len(x),), value)
+            return torch.cat([space, x] if self.side == "left" else [x, space])
+
+        return {
+            "input_ids": torch.stack([pad(i["input_ids"], PAD) for i in items]),
+            "attention_mask": torch.stack([pad(torch.ones_like(i["labels"]), 0) for i in items]),
+            "labels": torch.stack([pad(i["labels"], -100) for i in items]),
+            "task": torch.tensor([i.get("task", 0) for i in items]),
+        }
+
+
+class Fixed:
+    """Selects the given masks, one candidate batch after the other."""
+
+    name = "fixed"
+    needs = frozenset()
+
+    def __init__(self, masks):
+        self.masks, self.at = masks, 0
+
+    def observe(self, signals):
+        self.at += 1
+        return policies.unscored(self.masks[(self.at - 1) % len(self.masks)])
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class KeepGradients(TrainerCallback):
+    """Gradients as they are when the optimizer is about to use them."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.steps.append(
+            {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+        )
+
+
+def arguments(path, **changes):
+    return TrainingArguments(
+        **{
+            "output_dir": str(path),
+            "per_device_train_batch_size": 4,
+            "max_steps": 3,
+            "learning_rate": 1e-2,
+            "lr_scheduler_type": "constant",
+            "max_grad_norm": 0.0,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "report_to": [],
+            "disable_tqdm": True,
+            "use_cpu": True,
+            **changes,
+        }
+    )
+
+
+def selection_trainer(path, model, policy, side="left", n=48, on_event=None, **changes):
+    return SelectionTrainer(
+        model=model,
+        args=arguments(path, **changes),
+        train_dataset=Rows(n),
+        data_collator=Pad(side),
+        policy=policy,
+        on_event=on_event,
+    )
+
+
+class InOrder(Trainer):
+    """The plain trainer, fed the given batches."""
+
+    def __init__(self, *args, batches, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.batches = batches
+
+    def get_train_dataloader(self):
+        return torch.utils.data.DataLoader(self.batches, batch_size=None)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_gradients_are_those_of_a_plain_step_on_the_selected(tmp_path, side, accumulation):
+    masks = [[1, 0, 1, 0], [0, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 0]]
+    masks = [torch.tensor(m, dtype=torch.bool) for m in masks][: 1 if accumulation == 1 else 4]
+    ours, keep = [], KeepGradients()
+    trainer = selection_trainer(
+        tmp_path,
+        tiny_llama(),
+        Fixed(masks),
+        side,
+        gradient_accumulation_steps=accumulation,
+        max_steps=1,
+    )
+    trainer.add_callback(keep)
+    select = trainer._select
+    seen = []
+
+    def spy(batch):
+        seen.append(batch)
+        ours.append(select(batch))
+        return ours[-1]
+
+    trainer._select = spy
+    loss = trainer.train().training_loss
+
+    plain = [
+        {k: v[m] for k, v in batch.items() if k != "task"}
+        for batch, m in zip(seen, masks, strict=True)
+        if m.any()
+    ]
+    reference, plain_keep = tiny_llama(), KeepGradients()
+    args = arguments(tmp_path, gradient_accumulation_steps=len(plain), max_steps=1)
+    plain_trainer = InOrder(
+        model=reference, args=args, train_dataset=Rows(1), batches=plain, callbacks=[plain_keep]
+    )
+    plain_loss = plain_trainer.train().training_loss
+
+    assert math.isclose(loss, plain_loss, rel_tol=1e-6)  # theirs is rounded to float32
+    compared = 0
+    for name, expected in plain_keep.steps[0].items():
+        got = keep.steps[0][name]
+        if expected is None:
+            assert got is None
+            continue
+        compared += 1
+        assert (got - expected).norm() <= 1e-6 * expected.norm(), name
+        assert expected.norm() > 0
+    assert compared == 8
+    assert sum(len(b["labels"]) for b in ours if (b["labels"] != -100).any()) == sum(
+        int(m.sum()) for m in masks
+    )
+
+
+def test_nothing_selected_moves_nothing_and_runs_as_many_passes(tmp_path):
+    none, some = torch.zeros(4, dtype=torch.bool), torch.ones(4, dtype=torch.bool)
+    model = tiny_llama()
+    before, forwards, backwards = [], [], []
+    events = []
+    # Steps: trained, empty, empty (Adam has momentum from the first).
+    trainer = selection_trainer(
+        tmp_path,
+        model,
+        Fixed([some, none, none, none, none, none]),
+        on_event=events.append,
+        gradient_accumulation_steps=2,
+        weight_decay=0.1,
+    )
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, *args, **kwargs):
+            before.append({n: p.detach().clone() for n, p in model.named_parameters()})
+
+    trainer.add_callback(Watch())
+    step = trainer.training_step
+
+    def count(*args, **kwargs):
+        forwards.append(1)
+        loss = step(*args, **kwargs)
+        backwards.append(loss.isfinite().item())
+        return loss
+
+    trainer.training_step = count
+    trainer.train()
+    after = dict(model.named_parameters())
+    assert any(not torch.equal(before[0][n], before[1][n]) for n in after)
+    for name in after:
+        assert torch.equal(before[1][name], before[2][name])
+        assert torch.equal(before[1][name], after[name])
+    assert len(forwards) == 6 and backwards == [True] * 6
+    steps = [e for e in events if e["type"] == "step"]
+    assert [e["samples"] for e in steps] == [4, 0, 0]
+    assert steps[0]["loss"] > 0 and steps[1]["loss"] is None
+    losses = [r.get("loss") for r in trainer.state.log_history if "candidates" in r]
+    assert losses[0] > 0 and losses[1:] == [None, None]
+
+
+@pytest.mark.parametrize("name", ["random", "oasis"])
+def test_resuming_selects_what_never_stopping_selects(tmp_path, name):
+    def run(path, steps, resume=None):
+        events = []
+        trainer = selection_trainer(
+            path,
+            tiny_llama(dtype=torch.float32, attention_dropout=0.2),
+            name,
+            n=64,
+            on_event=events.append,
+            gradient_accumulation_steps=2,
+            max_steps=6,
+            save_strategy="steps",
+            save_steps=3,
+        )
+        if steps < 6:
+
+            class Stop(TrainerCallback):
+                def on_step_end(self, args, state, control, **kwargs):
+                    control.should_training_stop = state.global_step >= steps
+
+            trainer.add_callback(Stop())
+        trainer.train(resume_from_checkpoint=resume)
+        selections = [(e["batch"], e["step"], e["selected"]) for e in events if "selected" in e]
+        losses = [e["loss"] for e in events if e["type"] == "step"]
+        return selections, losses, trainer
+
+    whole, losses, a = run(tmp_path / "whole", 6)
+    first, _, _ = run(tmp_path / "stopped", 3)
+    second, losses_2, b = run(tmp_path / "stopped", 6, tmp_path / "stopped" / "checkpoint-3")
+    assert len(whole) == 12 and len(first) == 6
+    assert first + second == whole
+    assert losses_2 == losses[3:]
+    assert a.selection_counts == b.selection_counts
+
+
+def test_a_checkpoint_of_another_policy_is_refused(tmp_path):
+    trainer = selection_trainer(
+        tmp_path, tiny_llama(), "random", max_steps=1, save_strategy="steps", save_steps=1
+    )
+    trainer.train()
+    other = selection_trainer(tmp_path, tiny_llama(), "full", max_steps=2)
+    with pytest.raises(ValueError, match="saved by 'random'"):
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+
+
+def test_scores_only_what_the_policy_needs(tmp_path, monkeypatch):
+    calls = []
+    real = oasis.train.trainer.score
+    monkeypatch.setattr(
+        "oasis.train.trainer.score", lambda *a, **k: calls.append(1) or real(*a, **k)
+    )
+    selection_trainer(tmp_path, tiny_llama(), "random", max_steps=2).train()
+    assert calls == []
+    selection_trainer(tmp_path, tiny_llama(), "oasis", max_steps=2).train()
+    assert calls == [1, 1]
+
+
+def test_logs_and_events(tmp_path):
+    events = []
+    trainer = selection_trainer(
+        tmp_path, tiny_llama(), "oasis", on_event=events.append, max_steps=5
+    )
+    trainer.train()
+    json.dumps(events, allow_nan=False)
+    selections = [e for e in events if e["type"] == "selection"]
+    assert [e["step"] for e in events] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert all(len(e["task"]) == len(e["selected"]) == 4 for e in selections)
+    assert all(x >= 0 for e in selections for x in e["informativeness"])
+    logs = [r for r in trainer.state.log_history if "candidates" in r]
+    assert len(logs) == 5
+    assert logs[-1]["candidates"] == 20
+    assert logs[-1]["selected"] == sum(sum(e["selected"]) for e in selections)
+    assert logs[-1]["ratio"] == logs[-1]["selected"] / 20
+    assert {"threshold", "mean", "deviation", "skipped"} <= logs[-1].keys()
+
+
+def test_a_non_finite_sample_is_skipped_and_counted(tmp_path, caplog):
+    model = tiny_llama()
+    poison = 7
+    with torch.no_grad():
+        model.get_input_embeddings().weight[poison] = float("nan")
+    for item in (data := Rows(48)).items:
+        item["input_ids"][item["input_ids"] == poison] = 8
+        item["labels"][item["labels"] == poison] = 8
+    for i in range(0, 48, 4):
+        data.items[i]["input_ids"][0] = poison
+    events = []
+    trainer = SelectionTrainer(
+        model=model,
+        args=arguments(tmp_path, max_steps=12),
+        train_dataset=data,
+        data_collator=Pad(),
+        policy=oasis.Selector(0.5),
+        on_event=events.append,
+    )
+    trainer.train()
+    selections = [e for e in events if e["type"] == "selection"]
+    assert sum(e["skipped"] for e in selections) == 12 == trainer.selection_counts.skipped
+    for event in selections:
+        assert not any(
+            s for s, i in zip(event["selected"], event["informativeness"], strict=True) if i is None
+        )
+    for name, parameter in model.named_parameters():
+        assert parameter.isfinite().all() or "embed_tokens" in name
+
+
+def test_progress_bar_shows_task_ratio_and_loss(tmp_path):
+    trainer = SelectionTrainer(
+        model=tiny_llama(),
+        args=arguments(tmp_path, disable_tqdm=False, max_steps=2),
+        train_dataset=Rows(8),
+        data_collator=Pad(),
+        policy="full",
+        task_names=["a", "b", "c"],
+    )
+    bar = next(c for c in trainer.callback_handler.callbacks if hasattr(c, "describe"))
+    trainer.train()
+    shown = bar.describe()
+    assert shown["task"] in "abc" and shown["ratio"] == "1.0000" and float(shown["loss"]) > 0
+
+
+def test_evaluates_with_the_same_loss_as_the_plain_trainer(tmp_path):
+    ours = selection_trainer(tmp_path, tiny_llama(), "random")
+    plain = Trainer(
+        model=tiny_llama(), args=arguments(tmp_path), data_collator=Pad(), train_dataset=Rows(1)
+    )
+    data = Rows(9, seed=5)
+    expected = plain.evaluate(data)["eval_loss"]
+    assert math.isclose(ours.evaluate(data)["eval_loss"], expected, rel_tol=1e-6)
+
+
+def test_two_processes_train_as_one_on_what_both_selected(tmp_path):
+    worker = Path(__file__).with_name("ddp_worker.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(worker), str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (seen, ours, logs), (seen_1, ours_1, _) = (
+        torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)
+    )
+    assert all(torch.equal(ours[name], ours_1[name]) for name in ours)
+    # Step 1: rows 0 and 2 of rank 0. Step 2: nothing anywhere. Step 3: rows of both.
+    plain = [
+        {k: v[[0, 2]] for k, v in seen[0].items()},
+        {k: torch.cat([seen[2][k][:2], seen_1[2][k][3:]]) for k in seen[2]},
+    ]
+    plain = [{k: v for k, v in batch.items() if k != "task"} for batch in plain]
+    reference = tiny_llama()
+    trainer = InOrder(
+        model=reference,
+        args=arguments(tmp_path, max_steps=2),
+        train_dataset=Rows(1),
+        batches=plain,
+    )
+    trainer.train()
+    expected = [r["loss"] for r in trainer.state.log_history if "loss" in r]
+    assert logs == pytest.approx(expected, rel=1e-6) and len(logs) == 2
+    parameters = dict(reference.named_parameters())
+    for name, value in ours.items():
+        # Adam turns tiny gradients into whole steps: compare with the step size.
+        assert (value - parameters[name]).abs().max() < 1e-2 * 1e-3, name
+
+
+def test_bad_arguments(tmp_path):
+    with pytest.raises(TypeError, match="policy"):
+        selection_trainer(tmp_path, tiny_llama(), 3)
+    with pytest.raises(ValueError, match="expected one of"):
+        selection_trainer(tmp_path, tiny_llama(), "best")
+    with pytest.raises(ValueError, match="ratio"):
+        SelectionTrainer(
+            model=tiny_llama(), args=arguments(tmp_path), policy=policies.Full(), ratio=0.5
+        )
+    wrong = selection_trainer(tmp_path, tiny_llama(), Fixed([torch.ones(3, dtype=torch.bool)]))
+    with pytest.raises(ValueError, match=r"mask \(3,\)"):
+        wrong.train()
