@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,35 @@ def fail(message: object, status: int = 2) -> NoReturn:
     # A console of its own each time: standard error may have been redirected since.
     Console(stderr=True).print(f"[red]error:[/red] {escape(line)}", soft_wrap=True, highlight=False)
     raise typer.Exit(status)
+
+
+def meant_for_the_user(error: BaseException) -> bool:
+    """Whether a `raise` inside `oasis` made `error`. Its messages name the setting, what was got
+    and what is expected; errors that Python or a library made are faults, with a traceback."""
+    last = error.__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    module = last.tb_frame.f_globals.get("__name__", "")
+    raised = last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return raised and module.partition(".")[0] == "oasis"
+
+
+@contextmanager
+def running(interrupted: str) -> Iterator[None]:
+    """One line instead of a traceback for what goes wrong in a run and the user can put right."""
+    from oasis.train.assets import AssetError
+
+    try:
+        # OSError: no such model, no space left on the device.
+        with one_line(AssetError, OSError):
+            yield
+    except (ValueError, TypeError) as error:
+        if not meant_for_the_user(error):
+            raise
+        fail(error)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)  # leaves the line of the progress bar
+        fail(interrupted, 130)
 
 
 @contextmanager
@@ -78,20 +109,20 @@ def train(
     with one_line():
         import yaml
 
-        from oasis.train.assets import AssetError
         from oasis.train.config import RunConfig
-        from oasis.train.run import run
     changes = [*(overrides or ()), *(["resume=true"] if resume else ())]
     with one_line(ValueError, TypeError, OSError, yaml.YAMLError):
         settings = RunConfig.load(config, changes)
-    try:
-        with one_line(AssetError):
-            run(settings)
-    except KeyboardInterrupt:
-        hint = "; --resume goes on from its last checkpoint" if settings.save_steps else ""
-        fail(f"interrupted; {settings.directory} keeps what was done{hint}", 130)
-    print(f"run directory: {settings.directory}")
-    print(f"draw it with:  oasis report {settings.directory}")
+    with one_line():
+        from oasis.train.run import run
+    hint = "; --resume goes on from its last checkpoint" if settings.save_steps else ""
+    with running(f"interrupted; {settings.directory} keeps what was done{hint}"):
+        result = run(settings)
+    if result.finished:
+        print(f"A_last {100 * result.a_last:.1f} %, A_avg {100 * result.a_avg:.1f} %")
+    taken = f"trained on {result.selected} of {result.candidates} samples"
+    print(f"{taken} ({100 * result.ratio:.2f} %) in {result.seconds:.0f} s")
+    print(f"draw it with: oasis report {settings.directory}")
 
 
 @app.command()
@@ -105,16 +136,12 @@ def demo(
 ) -> None:
     """Train a small real language model on real tasks with a quarter of the data, and compare.
 
-    Policies: oasis, random and full. A few minutes on two CPU cores; downloads about 110 MB once.
+    Policies: oasis, random and full. A few minutes on two CPU cores; downloads about 135 MB once.
     """
     with one_line():
-        from oasis.train.assets import AssetError
         from oasis.train.demo import demo
-    try:
-        with one_line(AssetError):
-            demo(out=out, quick=quick)
-    except KeyboardInterrupt:
-        fail(f"interrupted; {out} keeps what was done", 130)
+    with running(f"interrupted; {out} keeps what was done"):
+        demo(out=out, quick=quick)
 
 
 @app.command()

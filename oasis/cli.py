@@ -1,0 +1,67 @@
+"""Entry point of the command `oasis`. The commands themselves are in `oasis.commands`.
+
+This module needs nothing beyond the core, so that `oasis doctor` can say what is missing on an
+installation without the extra `[train]`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+MISSING_EXTRA = "needs the extra [train]: pip install 'oasis-select[train]'"
+
+# Modules that the extra brings. Any other missing module is our fault and keeps its traceback.
+EXTRA_MODULES = frozenset(
+    {
+        *("accelerate", "gguf", "jinja2", "markupsafe", "matplotlib", "peft", "rich"),
+        *("safetensors", "sentencepiece", "transformers", "typer", "yaml"),
+    }
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line (`argv` without the program's name; default: the process's own).
+
+    Returns the exit status: 0 fine, 1 failed, 2 for what the user can put right (an unknown
+    option or setting, a missing file, a missing extra), 130 interrupted.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        from oasis.commands import app
+    except ModuleNotFoundError as error:
+        if not from_extra(error):
+            raise
+        return _without_extra(argv)
+    try:
+        app(args=argv, prog_name="oasis")
+    except SystemExit as stop:  # click ends every command this way
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+            return 1
+        return stop.code or 0
+    return 0
+
+
+def from_extra(error: ModuleNotFoundError) -> bool:
+    """Whether the module that was not found is one that the extra `[train]` installs."""
+    return (error.name or "").partition(".")[0] in EXTRA_MODULES
+
+
+def _without_extra(argv: list[str]) -> int:
+    if argv == ["doctor"]:
+        from oasis import doctor
+
+        return doctor.main()
+    if argv == ["--version"]:
+        from oasis import __version__
+
+        print(f"oasis {__version__}")
+        return 0
+    command = " ".join(["oasis", *argv[:1]])
+    print(f"{command} {MISSING_EXTRA} (`oasis doctor` works without it)", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,320 @@
+"""Run directories as plain dataclasses: `config.yaml` beside `events.jsonl`, one object per line.
+
+A run may still be in progress, may have been killed in the middle of a line, and may have been
+resumed (which repeats the events after its last checkpoint). All three read as what they are:
+unreadable text is counted, repeated batches replace the ones written before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+EVENTS = "events.jsonl"
+
+
+@dataclass
+class Batch:
+    """One candidate batch: what the policy saw, what it took, what that cost."""
+
+    index: int
+    task: list[int | None]
+    selected: list[bool]
+    relative: list[float | None] | None  # z, one per candidate; None where nothing was scored
+    threshold: float | None
+    seconds: float  # scoring forward and selection
+    skipped: int  # candidates whose scores were not finite
+
+    @property
+    def num_candidates(self) -> int:
+        return len(self.selected)
+
+    @property
+    def num_selected(self) -> int:
+        return sum(self.selected)
+
+
+@dataclass
+class Evaluation:
+    """Held-out accuracy after `after_task` (-1: before training), in [0, 1], by task name."""
+
+    after_task: int
+    accuracy: dict[str, float]
+    seconds: float
+    candidates: int  # candidates seen when it was taken
+
+
+@dataclass
+class Run:
+    """One run. Figures and table are functions of this alone."""
+
+    path: Path
+    policy: str
+    ratio: float | None = None
+    seed: int | None = None
+    tasks: list[str] = field(default_factory=list)
+    model: str = ""
+    device: str = ""
+    held_out: dict[str, int] = field(
+        default_factory=dict
+    )  # task -> items it is evaluated on, if known
+    batches: list[Batch] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    steps: dict[int, float] = field(default_factory=dict)  # step -> seconds of training
+    end: dict | None = None  # the end event; None while in progress
+    unreadable: int = 0  # lines that were not JSON, e.g. the one a kill cut short
+    config: str = ""  # text of config.yaml
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        """Read one run directory. FileNotFoundError if it has no events.jsonl."""
+        path = Path(path)
+        events = path / EVENTS
+        if not events.is_file():
+            raise FileNotFoundError(f"run directory {path} has no {EVENTS}")
+        run = cls(path=path, policy=path.name)
+        config = path / "config.yaml"
+        if config.is_file():
+            run.config = config.read_text(encoding="utf-8", errors="replace")
+        with events.open(encoding="utf-8", errors="replace") as lines:
+            for event in _events(lines, run):
+                _READERS.get(event["type"], _ignore)(run, event)
+        if not run.held_out:
+            run.held_out = dict.fromkeys(run.tasks, _held_out(run.config))
+        run.held_out = {name: size for name, size in run.held_out.items() if size}
+        return run
+
+    # -- amounts --------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self.end is not None
+
+    @property
+    def candidates(self) -> int:
+        return sum(batch.num_candidates for batch in self.batches)
+
+    @property
+    def selected(self) -> int:
+        return sum(batch.num_selected for batch in self.batches)
+
+    @property
+    def skipped(self) -> int:
+        return sum(batch.skipped for batch in self.batches)
+
+    @property
+    def realised_ratio(self) -> float | None:
+        return self.selected / self.candidates if self.candidates else None
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the run trains on everything (policy `full`, or a ratio of 1)."""
+        return self.policy == "full" or self.ratio == 1
+
+    def per_task(self) -> list[tuple[int, int]]:
+        """(selected, candidates) of each task, in the order of `tasks`."""
+        counts = [[0, 0] for _ in self.tasks]
+        for batch in self.batches:
+            for task, selected in zip(batch.task, batch.selected, strict=False):
+                if task is not None and 0 <= task < len(counts):
+                    counts[task][0] += selected
+                    counts[task][1] += 1
+        return [(selected, candidates) for selected, candidates in counts]
+
+    def relative(self) -> list[float]:
+        """Every finite z of the run: relative informativeness of the candidates."""
+        return [
+            z
+            for batch in self.batches
+            for z in batch.relative or ()
+            if z is not None and math.isfinite(z)
+        ]
+
+    # -- seconds --------------------------------------------------------------------------------
+
+    @property
+    def score_seconds(self) -> float:
+        return sum(batch.seconds for batch in self.batches)
+
+    @property
+    def train_seconds(self) -> float:
+        return sum(self.steps.values())
+
+    @property
+    def evaluation_seconds(self) -> float:
+        """At the task boundaries. Accuracy before training is left out: runs may share it."""
+        return sum(e.seconds for e in self.evaluations if e.after_task >= 0)
+
+    @property
+    def seconds(self) -> float:
+        """Wall clock of a finished run, as its end event says; else the sum of the parts so far."""
+        parts = self.score_seconds + self.train_seconds + self.evaluation_seconds
+        return _number((self.end or {}).get("seconds")) or parts
+
+    @property
+    def scoring_share(self) -> float | None:
+        """Scoring over scoring plus training; evaluation is left out."""
+        work = self.score_seconds + self.train_seconds
+        return self.score_seconds / work if work else None
+
+    # -- accuracy -------------------------------------------------------------------------------
+
+    def seen_accuracy(self) -> list[tuple[int, float]]:
+        """(candidates seen, mean accuracy over the tasks seen so far) at each task boundary."""
+        points = []
+        for evaluation in self.evaluations:
+            seen = self.tasks[: evaluation.after_task + 1]
+            values = [evaluation.accuracy[name] for name in seen if name in evaluation.accuracy]
+            if values:
+                points.append((evaluation.candidates, sum(values) / len(values)))
+        return points
+
+    def task_accuracy(self, name: str) -> list[tuple[int, float]]:
+        """(candidates seen, accuracy on task `name`) wherever that was measured."""
+        return [(e.candidates, e.accuracy[name]) for e in self.evaluations if name in e.accuracy]
+
+    @property
+    def a_last(self) -> float | None:
+        """Mean accuracy over all tasks after the last one (method.md 6); None until then."""
+        last = self.evaluations[-1] if self.evaluations else None
+        if last is not None and last.after_task == len(self.tasks) - 1 and last.accuracy:
+            return self.seen_accuracy()[-1][1]
+        return _number((self.end or {}).get("a_last"))
+
+    @property
+    def a_avg(self) -> float | None:
+        """Mean over task boundaries (so far) of the mean accuracy over tasks seen so far."""
+        points = self.seen_accuracy()
+        if points:
+            return sum(value for _, value in points) / len(points)
+        return _number((self.end or {}).get("a_avg"))
+
+
+def find(paths: Iterable[str | Path]) -> list[Path]:
+    """Expand `paths` to run directories: each is one itself, or a folder of them.
+
+    Raises FileNotFoundError naming the first path that holds no run, ValueError for no paths.
+    """
+    if isinstance(paths, str | Path):
+        paths = [paths]
+    found: dict[Path, None] = {}  # ordered, without repeats
+    for path in map(Path, paths):
+        if (path / EVENTS).is_file():
+            found[path] = None
+            continue
+        inside = sorted(events.parent for events in path.glob(f"*/{EVENTS}"))
+        if not inside:
+            state = "is empty of runs" if path.is_dir() else "does not exist"
+            raise FileNotFoundError(
+                f"{path} {state}; expected a run directory (with {EVENTS}) or a folder of them"
+            )
+        found.update(dict.fromkeys(inside))
+    if not found:
+        raise ValueError("run_dirs is empty; expected at least one run directory")
+    return list(found)
+
+
+def _events(lines: Iterable[str], run: Run) -> Iterator[dict]:
+    for line in lines:
+        line = line.strip()
+        if not line:
+            continue
+        event = _parse(line)
+        if event is None:
+            run.unreadable += 1
+            # A run killed mid-line and resumed goes on behind the torn text: rescue that event.
+            event = _parse(line[max(line.rfind('{"type"'), 0) :])
+        if event is not None:
+            yield event
+
+
+def _parse(text: str) -> dict | None:
+    try:
+        event = json.loads(text)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
+
+
+def _held_out(config: str) -> int | None:
+    """`held_out` of a config.yaml, which a kill may have cut short."""
+    try:
+        settings = yaml.safe_load(config)
+    except yaml.YAMLError:
+        return None
+    size = settings.get("held_out") if isinstance(settings, dict) else None
+    return size if isinstance(size, int) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _start(run: Run, event: dict) -> None:
+    run.policy = event.get("policy", run.policy)
+    run.ratio = _number(event.get("ratio"))
+    run.seed = event.get("seed")
+    run.tasks = list(event.get("tasks") or ())
+    run.model = event.get("model") or ""
+    run.device = event.get("device") or ""
+    run.held_out = event.get("held_out") or {}  # optional; else the config says it
+    run.end = None  # resumed
+
+
+def _selection(run: Run, event: dict) -> None:
+    selected = [bool(flag) for flag in event.get("selected") or ()]
+    index = event.get("batch", len(run.batches))
+    while run.batches and run.batches[-1].index >= index:  # a resumed run repeats these
+        run.batches.pop()
+    run.batches.append(
+        Batch(
+            index=index,
+            task=event.get("task") or [None] * len(selected),
+            selected=selected,
+            relative=event.get("relative"),
+            threshold=_number(event.get("threshold")),
+            seconds=_number(event.get("seconds")) or 0.0,
+            skipped=event.get("skipped") or 0,
+        )
+    )
+
+
+def _step(run: Run, event: dict) -> None:
+    run.steps[event.get("step", len(run.steps))] = _number(event.get("seconds")) or 0.0
+
+
+def _evaluation(run: Run, event: dict) -> None:
+    after_task = event.get("after_task", -1)
+    while run.evaluations and run.evaluations[-1].after_task >= after_task:
+        run.evaluations.pop()
+    accuracy = {name: _number(value) for name, value in (event.get("accuracy") or {}).items()}
+    run.evaluations.append(
+        Evaluation(
+            after_task=after_task,
+            accuracy={name: value for name, value in accuracy.items() if value is not None},
+            seconds=_number(event.get("seconds")) or 0.0,
+            candidates=run.candidates,
+        )
+    )
+
+
+def _end(run: Run, event: dict) -> None:
+    run.end = event
+
+
+def _ignore(run: Run, event: dict) -> None:
+    """Event types of later versions pass by."""
+
+
+_READERS = {
+    "start": _start,
+    "selection": _selection,
+    "step": _step,
+    "evaluation": _evaluation,
+    "end": _end,
+}

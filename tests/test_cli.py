@@ -1,0 +1,235 @@
+"""The command line: what it calls, what it prints, how it ends. Training itself is replaced."""
+
+import subprocess
+import sys
+import types
+from importlib import metadata
+
+import pytest
+from runs_on_disk import start, write_events
+
+import oasis
+from oasis import cli, doctor
+from oasis.train.assets import AssetError
+
+CONFIG = "name: mine\nout: somewhere\ntasks: [bbc]\narrivals: 40\nratio: 0.25\n"
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def replace_module(monkeypatch, name, **members):
+    module = types.ModuleType(name)
+    module.__dict__.update(members)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Configs that reached `oasis.train.run.run`, which returns numbers made up."""
+    seen = []
+    numbers = {"a_last": 0.612, "a_avg": 0.7, "selected": 10, "candidates": 40, "ratio": 0.25}
+    result = types.SimpleNamespace(finished=True, seconds=3.2, **numbers)
+
+    def run(config):
+        seen.append(config)
+        return result
+
+    replace_module(monkeypatch, "oasis.train.run", run=run)
+    return seen
+
+
+def failing_run(monkeypatch, error):
+    def run(_):
+        raise error
+
+    replace_module(monkeypatch, "oasis.train.run", run=run)
+
+
+def error_line(capsys):
+    """What a user reads who got something wrong: one line, no traceback."""
+    text = capsys.readouterr().err.lstrip("\n")
+    assert text.startswith("error: ") and text.count("\n") == 1
+    return text
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"oasis {oasis.__version__}\n"
+
+
+def test_help_names_every_command(capsys):
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in ("train", "demo", "report", "doctor"))
+
+
+def test_train_passes_the_config_on(config, runs, capsys):
+    assert cli.main(["train", config]) == 0
+    assert (runs[0].name, runs[0].ratio, runs[0].resume) == ("mine", 0.25, False)
+    text = capsys.readouterr().out
+    assert "A_last 61.2 %" in text and "10 of 40 samples (25.00 %)" in text
+    assert "oasis report somewhere/mine" in text
+
+
+def test_train_overrides_and_resume(config, runs):
+    assert cli.main(["train", config, "ratio=0.125", "name=other", "--resume"]) == 0
+    assert (runs[0].name, runs[0].ratio, runs[0].resume) == ("other", 0.125, True)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("ratoi=0.1", "'ratio'"),  # the nearest setting
+        ("ratio=2", "ratio: got 2"),
+        ("seed=abc", "seed: got 'abc'"),
+        ("ratio", "expected key=value"),
+    ],
+)
+def test_wrong_settings_are_one_line(config, runs, capsys, override, says):
+    assert cli.main(["train", config, override]) == 2
+    assert says in error_line(capsys)
+    assert not runs
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [(None, "No such file"), ("tasks: [", "tasks"), ("- 1\n", "expected")]
+)
+def test_wrong_files_are_one_line(tmp_path, runs, capsys, text, says):
+    path = tmp_path / "absent.yaml"
+    if text is not None:
+        path.write_text(text)
+    assert cli.main(["train", str(path)]) == 2
+    line = error_line(capsys)
+    assert says in line or "absent.yaml" in line
+    assert not runs
+
+
+@pytest.mark.parametrize(
+    "error", [AssetError("could not download x==1: [no network]"), OSError("[no network]")]
+)
+def test_what_the_user_can_put_right_is_one_line(config, monkeypatch, capsys, error):
+    failing_run(monkeypatch, error)
+    assert cli.main(["train", config]) == 2
+    assert "[no network]" in error_line(capsys)  # brackets are text, not markup
+
+
+def test_an_argument_that_oasis_refuses_is_one_line(config, monkeypatch, capsys):
+    replace_module(monkeypatch, "oasis.train.run", run=lambda _: oasis.threshold(7))
+    assert cli.main(["train", config]) == 2
+    assert "7" in error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        ("elsewhere", "raise ValueError('inside training')"),
+        ("oasis.train.fake", "int('inside training')"),  # made by Python, not raised by us
+    ],
+)
+def test_a_fault_keeps_its_traceback(config, monkeypatch, module, statement):
+    members = {"__name__": module}
+    exec(f"def run(_):\n    {statement}\n", members)
+    replace_module(monkeypatch, "oasis.train.run", run=members["run"])
+    with pytest.raises(ValueError, match="inside training"):
+        cli.main(["train", config])
+
+
+@pytest.mark.parametrize(("save_steps", "hint"), [(0, False), (5, True)])
+def test_interrupt(config, monkeypatch, capsys, save_steps, hint):
+    failing_run(monkeypatch, KeyboardInterrupt())
+    assert cli.main(["train", config, f"save_steps={save_steps}"]) == 130
+    assert ("--resume" in error_line(capsys)) == hint
+
+
+def test_demo_passes_its_options_on(tmp_path, monkeypatch):
+    seen = []
+    replace_module(monkeypatch, "oasis.train.demo", demo=lambda **options: seen.append(options))
+    assert cli.main(["demo"]) == cli.main(["demo", "--quick", "--out", str(tmp_path)]) == 0
+    assert [options["quick"] for options in seen] == [False, True]
+    assert seen[1]["out"] == tmp_path
+
+
+def test_report(tmp_path, capsys):
+    write_events(tmp_path / "runs" / "oasis", [start("oasis")])
+    out = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    assert out.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_report_without_runs_is_one_line(tmp_path, capsys):
+    assert cli.main(["report", str(tmp_path / "absent")]) == 2
+    assert "does not exist" in error_line(capsys)
+
+
+def test_report_where_it_cannot_write(tmp_path, capsys):
+    write_events(tmp_path / "oasis", [start("oasis")])
+    assert cli.main(["report", str(tmp_path / "oasis"), "-o", str(tmp_path)]) == 2
+    assert "Is a directory" in error_line(capsys)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_doctor_status(monkeypatch, status):
+    monkeypatch.setattr(doctor, "main", lambda: status)
+    assert cli.main(["doctor"]) == status
+
+
+def test_unknown_option_is_a_usage_error(capsys):
+    assert cli.main(["report", "--no-such-option"]) == 2
+    assert "no-such-option" in capsys.readouterr().err
+
+
+@pytest.fixture
+def no_typer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.delitem(sys.modules, "oasis.commands", raising=False)
+    # An attribute left on the package would be found instead of the module.
+    monkeypatch.delattr(oasis, "commands", raising=False)
+
+
+def test_without_the_extra(no_typer, monkeypatch, capsys):
+    assert cli.main(["train", "x.yaml"]) == 2
+    text = capsys.readouterr().err
+    assert "pip install 'oasis-select[train]'" in text and text.count("\n") == 1
+    assert cli.main(["--version"]) == 0
+    monkeypatch.setattr(doctor, "main", lambda: 0)
+    assert cli.main(["doctor"]) == 0
+
+
+@pytest.mark.parametrize("module", ["matplotlib", "jinja2"])
+def test_half_an_extra(tmp_path, monkeypatch, capsys, module):
+    write_events(tmp_path / "oasis", [start("oasis")])
+    for name in [name for name in sys.modules if name.startswith("oasis.report")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(oasis, "report", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "pip install 'oasis-select[train]'" in error_line(capsys)
+
+
+def test_another_missing_module_is_not_blamed_on_the_extra(config, monkeypatch):
+    monkeypatch.setitem(sys.modules, "oasis.train.run", None)
+    with pytest.raises(ModuleNotFoundError, match=r"oasis\.train\.run"):
+        cli.main(["train", config])
+
+
+def test_every_module_of_the_extra_is_known():
+    requires = metadata.requires("oasis-select") or []
+    names = [line for line in requires if line.endswith(('extra == "train"', "extra == 'train'"))]
+    assert names
+    for line in names:
+        name = line.split(";")[0].split(">")[0].strip()
+        assert name in doctor.TRAIN_EXTRA
+        assert {"pyyaml": "yaml"}.get(name, name) in cli.EXTRA_MODULES
+
+
+def test_python_m_oasis():
+    done = subprocess.run(
+        [sys.executable, "-m", "oasis", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == f"oasis {oasis.__version__}\n" and done.returncode == 0
