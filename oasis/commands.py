@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,14 +33,12 @@ def fail(message: object, status: int = 2) -> NoReturn:
 
 
 def meant_for_the_user(error: BaseException) -> bool:
-    """Whether a `raise` inside `oasis` made `error`. Its messages name the setting, what was got
-    and what is expected; errors that Python or a library made are faults, with a traceback."""
+    """Whether `error` comes from `oasis` itself, whose ValueErrors name the setting, what was got
+    and what is expected. Those of a library are faults, with a traceback."""
     last = error.__traceback__
     while last.tb_next is not None:
         last = last.tb_next
-    module = last.tb_frame.f_globals.get("__name__", "")
-    raised = last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-    return raised and module.partition(".")[0] == "oasis"
+    return last.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "oasis"
 
 
 @contextmanager
@@ -53,7 +50,7 @@ def running(interrupted: str) -> Iterator[None]:
         # OSError: no such model, no space left on the device.
         with one_line(AssetError, OSError):
             yield
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         if not meant_for_the_user(error):
             raise
         fail(error)

@@ -33,8 +33,9 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
     Returns:
         [N, N] float64 on the device of `grads`. float64 input is summed in float64; other types
         are multiplied and summed in float32 over runs of 32 products a lane, the runs in float64:
-        the error is at most 2e-6 sum_p |g_ip g_jp|, about 1e-7 of it in practice. The order of
-        summation is fixed, so a run repeats bit for bit.
+        the error is at most 2e-6 sum_p |g_ip g_jp|, about 1e-7 of it in practice, for numbers
+        between 1e-18 and 1e18 (products must fit float32). The order of summation is fixed, so a
+        run repeats bit for bit.
 
     Raises:
         TypeError, ValueError: not tensors of a supported floating type; no sample; different
@@ -49,7 +50,8 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
     for i, g in enumerate(tensors):
         name = "grads" if isinstance(grads, Tensor) else f"grads[{i}]"
         _check_float(name, g)
-        if g.ndim < 2 or g.shape[0] == 0 or g[0].numel() == 0:
+        # A parameter that is a single number has a gradient [N]; alone it is more likely a mistake.
+        if g.numel() == 0 or g.ndim < (2 if isinstance(grads, Tensor) else 1):
             raise ValueError(
                 f"{name}: got shape {list(g.shape)}, expected [N, ...] with N >= 1 samples and at "
                 "least one number per sample"
@@ -76,6 +78,7 @@ class HeadGram:
         el2n: [N] float64, ||softmax(z) - onehot(y)||, likewise.
         correct: [N] int64, label tokens whose label has the strictly largest logit.
         tokens: [N] int64, label tokens.
+        reduction: "mean" or "sum", over the tokens of a sample.
     """
 
     gram: Tensor
@@ -84,11 +87,13 @@ class HeadGram:
     el2n: Tensor
     correct: Tensor
     tokens: Tensor
+    reduction: str = "mean"
 
     @property
     def perplexity(self) -> Tensor:
-        """[N] exp(loss); meaningful for reduction="mean"."""
-        return self.loss.exp()
+        """[N] exp of the mean loss per label token; 1 without label tokens."""
+        count = self.tokens.clamp(min=1) if self.reduction == "sum" else 1
+        return (self.loss / count).exp()
 
 
 def head_gram(
@@ -185,5 +190,6 @@ def head_gram(
             float(softcap or 0.0),
             float(scale),
             reduction == "mean",
-        )
+        ),
+        reduction,
     )

@@ -163,7 +163,9 @@ def head_gram_blocks(
     torch.cumsum(tokens, 0, out=offsets[1:])
     gram = epilogue.reduce(products, inner, offsets, share * scale * ratio, share * q * chain)
 
-    # A product with the membership matrix: unlike index_add_, the same order on every device.
-    member = torch.nn.functional.one_hot(owner, num_samples).double().T
-    means = (member @ (share * values) for values in (loss, entropy, el2n))
-    return gram, *means, (member @ correct.double()).long(), tokens
+    # Tokens of a sample are neighbours: a sum per segment, in the same order on every device.
+    def per_sample(values: Tensor) -> Tensor:
+        return torch.segment_reduce(values, "sum", lengths=tokens, initial=0, unsafe=True)
+
+    means = (per_sample(share * values) for values in (loss, entropy, el2n))
+    return gram, *means, per_sample(correct.double()).long(), tokens

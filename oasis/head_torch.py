@@ -71,7 +71,7 @@ class Epilogue:
         d += torch.where(same, label.unsqueeze(1) * label, 0.0)
         lower = torch.tril(inner.double())
         d *= lower + torch.tril(lower, -1).T
-        n = offsets.numel() - 1
-        owner = torch.repeat_interleave(torch.arange(n, device=d.device), offsets.diff())
-        member = torch.nn.functional.one_hot(owner, n).double()
-        return member.T @ d @ member
+        # Segment sums, not products with a membership matrix: 0 x NaN would spread.
+        rows = torch.segment_reduce(d, "sum", lengths=offsets.diff(), initial=0, unsafe=True)
+        columns = rows.T.contiguous()
+        return torch.segment_reduce(columns, "sum", lengths=offsets.diff(), initial=0, unsafe=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from statistics import NormalDist
 
 SCALES = ("sample", "batch", "raw", "within")
@@ -12,7 +13,7 @@ DRAWS = ("bernoulli", "shared", "systematic")
 
 
 def check_ratio(ratio: float) -> float:
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)):
+    if isinstance(ratio, bool) or not isinstance(ratio, Real):
         raise TypeError(f"ratio: got {type(ratio).__name__}, expected a number in (0, 1]")
     if not 0 < ratio <= 1:
         raise ValueError(f"ratio: got {ratio!r}, expected a number in (0, 1]")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from oasis import _core, ops
 from oasis.gram import HeadGram, grad_gram
 from oasis.oris import PRESETS, Preset, check_ratio
-from oasis.siren import check_gram, check_rule
+from oasis.siren import check_gram, check_rule, check_valid
 
 _MEAN, _VARIANCE, _WITHIN, _THRESHOLD = range(_core.STATISTICS)
 _BATCHES, _CANDIDATES, _SELECTED, _SKIPPED, _SEED, _OFFSET = range(_core.COUNTERS)
@@ -202,18 +202,18 @@ class Selector(nn.Module):
             raise TypeError("select: expected either grads or gram, got both or neither")
         if grads is not None:
             gram = grad_gram(grads)
-        gram = check_gram(gram.gram if isinstance(gram, HeadGram) else gram)
-        n = gram.shape[0]
-        if gram.device != self.statistics.device:
+        gram = gram.gram if isinstance(gram, HeadGram) else gram
+        if isinstance(gram, Tensor) and gram.device != self.statistics.device:
             raise ValueError(
                 f"gram: got device {gram.device}, expected {self.statistics.device} as the "
                 "selector's state; move it with selector.to(device)"
             )
+        gram = check_gram(gram)
+        n = gram.shape[0]
         scores = gram.diagonal().clone()
         allowed = torch.ones(n, dtype=torch.bool, device=gram.device)
         if valid is not None:
-            if not isinstance(valid, Tensor) or valid.dtype != torch.bool or valid.shape != (n,):
-                raise ValueError(f"valid: got {valid!r}, expected a bool tensor [{n}]")
+            check_valid(valid, n)
             allowed = valid.to(gram.device)
         skipped = allowed & ~torch.isfinite(scores)
         if self.nonfinite == "raise" and skipped.any():
@@ -221,8 +221,6 @@ class Selector(nn.Module):
                 f"samples {skipped.nonzero().squeeze(1).tolist()} have non-finite gradients; "
                 "use nonfinite='skip' to leave such samples out"
             )
-        if (allowed & (scores < 0)).any():
-            raise ValueError("gram: got a negative diagonal, expected squared norms")
         # A zero gradient has nothing to teach (method.md 1.3).
         usable = allowed & ~skipped & (scores > 0)
         rule = check_rule(self.preset.siren, self.preset.ridge, int(usable.sum()))

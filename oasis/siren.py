@@ -31,7 +31,21 @@ def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
         raise TypeError(f"{name}: got {got}, expected a floating-point tensor [N, N]")
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or gram.shape[0] == 0:
         raise ValueError(f"{name}: got shape {list(gram.shape)}, expected [N, N] with N >= 1")
+    if (gram.diagonal() < 0).any():
+        at = int((gram.diagonal() < 0).nonzero()[0])
+        raise ValueError(
+            f"{name}: negative diagonal {float(gram[at, at])} at sample {at}, expected a squared norm"
+        )
     return gram.detach().to(torch.float64)
+
+
+def check_valid(valid: Tensor, n: int) -> None:
+    """An error unless `valid` is a bool tensor [n]."""
+    if not isinstance(valid, Tensor) or valid.dtype != torch.bool:
+        got = valid.dtype if isinstance(valid, Tensor) else type(valid).__name__
+        raise TypeError(f"valid: got {got}, expected a bool tensor [{n}]")
+    if valid.shape != (n,):
+        raise ValueError(f"valid: got shape {list(valid.shape)}, expected [{n}]")
 
 
 def check_rule(method: str, ridge: float, n: int) -> str:
@@ -82,8 +96,8 @@ def siren(
     n = gram.shape[0]
     if valid is None:
         valid = torch.ones(n, dtype=torch.bool, device=gram.device)
-    elif not isinstance(valid, Tensor) or valid.dtype != torch.bool or valid.shape != (n,):
-        raise ValueError(f"valid: got {valid!r}, expected a bool tensor [{n}]")
+    else:
+        check_valid(valid, n)
     used = check_rule(method, ridge, int(valid.sum()))
     pairs = valid.unsqueeze(0) & valid.unsqueeze(1)
     broken = ~torch.isfinite(gram) & pairs

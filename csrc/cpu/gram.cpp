@@ -145,7 +145,6 @@ inline void tile(const T* const* a, const T* const* b, int64_t columns, double* 
 
 template <typename T>
 void accumulate(const StridedSamples& s, double* out) {
-  using V = typename Vector<T>::type;
   constexpr int lanes = Vector<T>::lanes;
   constexpr int tile_sums = kTileRows * kTileColumns * kLanes;
   const int64_t n = s.samples, padded = (n + kRowBlock - 1) / kRowBlock * kRowBlock;
@@ -213,7 +212,6 @@ void accumulate(const StridedSamples& s, double* out) {
       if (i != j) out[j * n + i] = out[i * n + j];
     }
   free(all);
-  (void)sizeof(V);
 }
 
 }  // namespace

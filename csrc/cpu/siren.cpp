@@ -77,8 +77,6 @@ double marginals(double* table, int bits, double* sums) {
   return table[0];
 }
 
-double fold_lanes(vd v) { return horizontal<double>(v); }
-
 // Visits the subsets U + {a}, U in high blocks [begin, end): stores ||S||^2 (unless this is the
 // last extension), adds the terms into sums[low] and sets high_term.
 template <bool Keep>
@@ -105,7 +103,7 @@ void visit(const Subsets& t, const Coefficients& c, double informativeness, doub
       store(sums + i, load<vd>(sums + i) + term);
       total += term;
     }
-    t.high_term[block] = fold_lanes(total);
+    t.high_term[block] = horizontal<double>(total);
   }
 }
 
@@ -212,7 +210,10 @@ int64_t exact(const double* raw, int64_t n, double floor, double* adjusted, int6
     }
   };
   const int64_t picks = greedy(gram, n, floor / top, adjusted, order, join);
-  for (int64_t i = 0; i < n; ++i) adjusted[i] *= top;
+  double scores[kMaxExact];
+  for (int64_t m = 0; m < picks; ++m) scores[m] = adjusted[order[m]] * top;
+  for (int64_t i = 0; i < n; ++i) adjusted[i] = raw[i * n + i];
+  for (int64_t m = 0; m < picks; ++m) adjusted[order[m]] = scores[m];
   free(gram);
   return picks;
 }

@@ -1,0 +1,27 @@
+"""`python -m bench [siren grad_gram head_gram ...]`: all by default."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import sys
+
+import torch
+
+from oasis import _core
+
+NAMES = ("siren", "grad_gram", "head_gram", "scoring")
+
+
+def main(names: list[str]) -> None:
+    for name in names:
+        if name not in NAMES:
+            raise SystemExit(f"unknown benchmark {name!r}, expected some of {', '.join(NAMES)}")
+    threads, isa = torch.get_num_threads(), _core.build_info()["isa"]
+    print(f"torch {torch.__version__}, {threads} threads, {platform.machine()}, {isa}")
+    for name in names:
+        importlib.import_module(f"bench.{name}").run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(NAMES))

@@ -1,0 +1,55 @@
+"""What choosing costs in training: the scoring forward of a batch of 16 real texts over a plain
+forward with loss of the same batch, on the packaged 135 M-parameter model.
+
+Floor: both run the same 30 blocks (2 x 106 M flops a token). The plain forward adds logits at
+every position (2 x 28 M flops a token, and V numbers written); scoring adds them at the label
+positions alone, and the Gram of those few tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from bench.timing import interleaved, ratio, show, table
+from oasis import Selector
+from oasis.train import model as models
+from oasis.train import tasks
+from oasis.train.encoding import Collator, encode
+from oasis.train.evaluate import pad_id
+from oasis.train.scoring import inspect_head, score
+
+
+def run(samples: int = 16) -> None:
+    device = torch.device("cpu")
+    model, tokenizer = models.load("smollm2", device, models.choose_dtype("auto", device))
+    rows = []
+    for name in ("bbc", "tweets"):
+        task = tasks.load(name, train=samples, test=samples, words=36, seed=0)
+        collate = Collator(pad_id(tokenizer), "left")
+        batch = collate([encode(example, tokenizer, 128) for example in task.train])
+        batch.pop("task", None)
+        head = inspect_head(model, batch)
+        selector = Selector(0.25)
+
+        def forward(batch=batch):
+            with torch.no_grad():
+                return model(**batch).loss
+
+        def scoring(batch=batch, head=head):
+            return score(model, batch, head)
+
+        known = scoring()
+
+        def selecting(known=known, selector=selector):
+            return selector.select(gram=known)
+
+        times = interleaved({"forward": forward, "scoring": scoring, "select": selecting}, 9)
+        rows.append(
+            [
+                f"{name}, {samples} x {batch['input_ids'].shape[1]} tokens",
+                *(show(min(times[k])) for k in ("scoring", "forward", "select")),
+                f"{ratio(times['scoring'], times['forward']):.2f}",
+            ]
+        )
+    header = ["batch", "scoring forward", "forward with loss", "select", "scoring / forward"]
+    table("Cost of choosing, SmolLM2-135M on real texts", header, rows)

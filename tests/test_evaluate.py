@@ -1,0 +1,151 @@
+"""Accuracy by likelihood against a plain loop, A_last and A_avg, and the frozen prefix."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_text
+import torch
+
+from oasis.train import model as models
+from oasis.train.encoding import Collator, answer_ids, encode
+from oasis.train.evaluate import a_avg, a_last, choice_accuracy
+from oasis.train.prefix import freeze_below
+from oasis.train.tasks import Example, Task
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_text.tokenizer()
+
+
+def one_by_one(model, tokenizer, task) -> float:
+    """The literal definition: sum of log-probabilities of the choice's tokens, row by row."""
+    hits = 0
+    for example in task.test:
+        prompt = tokenizer(example.prompt)["input_ids"]
+        scores = []
+        for choice in task.choices:
+            ids = answer_ids(choice, tokenizer)
+            log_p = model(torch.tensor([prompt + ids])).logits[0].log_softmax(-1)
+            scores.append(sum(log_p[len(prompt) + k - 1, token] for k, token in enumerate(ids)))
+        hits += task.choices[int(torch.stack(scores).argmax())] == example.answer
+    return hits / len(task.test)
+
+
+@pytest.mark.parametrize(
+    "choices", [("red", "green", "blue"), ("red", "red cat", "red dog", "blue cat")]
+)
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_equals_the_plain_loop(tokenizer, choices, batch_size):
+    task = tiny_text.task("colours", choices, test=20)
+    for seed in range(2):
+        model = tiny_text.model(seed=seed)
+        got = choice_accuracy(model, tokenizer, task, batch_size)
+        with torch.no_grad():
+            assert got == one_by_one(model, tokenizer, task)
+
+
+def test_training_mode_is_put_back(tokenizer):
+    model = tiny_text.model().train()
+    choice_accuracy(model, tokenizer, tiny_text.task("a", ("red", "green")))
+    assert model.training
+
+
+def test_an_answer_outside_the_choices_is_refused(tokenizer):
+    task = Task("a", ("red", "green"), [], [Example("one", "blue")])
+    with pytest.raises(ValueError, match="answer 'blue' is not among"):
+        choice_accuracy(tiny_text.model(), tokenizer, task)
+
+
+def test_averages():
+    history = [{"a": 0.5}, {"a": 0.25, "b": 0.75}, {"a": 0.3, "b": 0.6, "c": 0.9}]
+    assert a_last(history, ["a", "b", "c"]) == pytest.approx(0.6)
+    assert a_avg(history, ["a", "b", "c"]) == pytest.approx((0.5 + 0.5 + 0.6) / 3)
+    with pytest.raises(ValueError, match="history: got 3 boundaries, expected 2"):
+        a_avg(history, ["a", "b"])
+
+
+def encoded_batch(tokenizer):
+    items = tiny_text.task("a", ("red", "green"), train=6).train
+    return Collator(0)([encode(item, tokenizer) for item in items])
+
+
+def test_frozen_prefix_changes_nothing_but_the_work(tokenizer):
+    batch = encoded_batch(tokenizer)
+    model = tiny_text.model(layers=4)
+    model = models.attach_lora(model, rank=2, alpha=None, layers=2, seed=0).unload()
+    plain = models.attach_lora(model, rank=2, alpha=None, layers=2, seed=0)
+    expected = plain(**batch)
+    expected.loss.backward()
+    gradients = {n: p.grad for n, p in plain.named_parameters() if p.grad is not None}
+    assert gradients and all(".layers.2." in n or ".layers.3." in n for n in gradients)
+    prefix = freeze_below(plain.unload(), 2, 0)
+    cached = models.attach_lora(model, rank=2, alpha=None, layers=2, seed=0)
+    for _ in range(2):  # the second time from the cache
+        cached.zero_grad()
+        got = cached(**batch)
+        real = batch["attention_mask"].bool()
+        torch.testing.assert_close(got.logits[real], expected.logits[real], rtol=1e-4, atol=1e-4)
+        got.loss.backward()
+        ours = {n: p.grad for n, p in cached.named_parameters() if p.grad is not None}
+        assert ours.keys() == gradients.keys()
+        for name in ours:
+            torch.testing.assert_close(ours[name], gradients[name], rtol=1e-4, atol=1e-5)
+    assert len(prefix.states) == 6
+    assert prefix.weight is model.lm_head.weight
+
+
+def test_frozen_prefix_takes_fully_padded_rows(tokenizer):
+    model = tiny_text.model(layers=3)
+    freeze_below(model, 1, 0)
+    ids = torch.tensor([[0, 0, 0], [0, 3, 4]])
+    logits = model(input_ids=ids, attention_mask=(ids != 0).long()).logits
+    assert logits[1].isfinite().all()
+
+
+def test_frozen_prefix_refuses():
+    model = tiny_text.model(layers=3)
+    with pytest.raises(ValueError, match="blocks: got 3, expected 1 to 2"):
+        freeze_below(model, 3, 0)
+    with pytest.raises(TypeError, match="Linear is not laid out as"):
+        freeze_below(torch.nn.Linear(2, 2), 1, 0)
+
+    class Scaled(type(model.model)):
+        def forward(self, input_ids=None, **kwargs):
+            kwargs["inputs_embeds"] = 3 * self.embed_tokens(input_ids)
+            return super().forward(**kwargs)
+
+    layers = model.model.layers
+    model.model.__class__ = Scaled
+    with pytest.raises(ValueError, match="gives other logits"):
+        freeze_below(model, 1, 0)
+    assert model.model.layers is layers  # as it was
+
+
+@pytest.mark.parametrize(("layers", "carrying"), [(None, {0, 1, 2}), (3, {0, 1, 2}), (1, {2})])
+def test_lora_on_the_top_blocks(layers, carrying):
+    model = models.attach_lora(tiny_text.model(), rank=2, alpha=None, layers=layers, seed=0)
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert {int(name.split(".layers.")[1].split(".")[0]) for name in names} == carrying
+    assert len(names) == 2 * 7 * len(carrying)  # A and B of q, k, v, o, gate, up, down
+
+
+def test_lora_is_seeded_and_leaves_the_global_generator_alone():
+    def weights(seed):
+        model = models.attach_lora(tiny_text.model(), rank=2, alpha=None, layers=1, seed=seed)
+        return torch.cat([p.flatten() for p in model.parameters() if p.requires_grad])
+
+    torch.manual_seed(5)
+    first = weights(0)
+    assert torch.equal(first, weights(0)) and not torch.equal(first, weights(1))
+    with pytest.raises(ValueError, match="lora_layers: got 4, expected null or 1 to 3"):
+        models.attach_lora(tiny_text.model(), rank=2, alpha=None, layers=4, seed=0)
+
+
+def test_dtype_and_device():
+    cpu = models.choose_device("cpu")
+    assert models.choose_dtype("auto", cpu) in (torch.float32, torch.bfloat16)
+    assert models.choose_dtype("bfloat16", cpu) is torch.bfloat16
+    for wrong in ("int64", "nn", "half a byte"):
+        with pytest.raises(ValueError, match="dtype: got"):
+            models.choose_dtype(wrong, cpu)

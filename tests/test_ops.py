@@ -1,0 +1,121 @@
+"""The operators as torch sees them: schema, mutation, fakes, tracing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.library import opcheck
+
+import oasis
+from oasis import ops
+
+TESTS = (
+    "test_schema",
+    "test_faketensor",
+    "test_autograd_registration",
+    "test_aot_dispatch_dynamic",
+)
+
+
+def double(g, *shape):
+    return torch.rand(*shape, generator=g, dtype=torch.float64)
+
+
+def oris_arguments(g, draw="bernoulli"):
+    selector = oasis.Selector(seed=3)
+    valid = torch.tensor([True, True, False, True, True])
+    options = (0.25, 0.9, "within", draw, 1, False, 0.1, 0.01)
+    return (
+        *(double(g, 5), double(g, 5), valid, selector.statistics.clone()),
+        *(selector.counters.clone(), *options),
+    )
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str
+)
+@pytest.mark.parametrize("n", [1, 5])
+def test_grad_gram(dtype, n, generator):
+    whole = torch.randn(n, 12, generator=generator).to(dtype)
+    for grads in ([whole], [whole, whole[:, ::3], whole[:1, :4].expand(n, 4)]):
+        opcheck(torch.ops.oasis.grad_gram.default, (grads,), test_utils=TESTS)
+
+
+@pytest.mark.parametrize("method", ["exact", "pairwise", "residual", "none"])
+@pytest.mark.parametrize("n", [1, 6])
+def test_siren(method, n, generator):
+    grads = torch.randn(n, 9, generator=generator, dtype=torch.float64)
+    valid = torch.ones(n, dtype=torch.bool)
+    valid[n // 2] = n == 1
+    floor = torch.tensor(-torch.inf, dtype=torch.float64)
+    arguments = (grads @ grads.T, valid, floor, method, 0.0)
+    opcheck(torch.ops.oasis.siren.default, arguments, test_utils=TESTS)
+
+
+@pytest.mark.parametrize("draw", ["bernoulli", "shared", "systematic"])
+def test_oris(draw, generator):
+    opcheck(torch.ops.oasis.oris_.default, oris_arguments(generator, draw), test_utils=TESTS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_head_gram(dtype, with_bias, masked, generator):
+    arguments = (
+        torch.randn(6, 4, generator=generator).to(dtype),
+        torch.randn(30, 4, generator=generator).to(dtype),
+        torch.tensor([-100] * 6 if masked else [3, -100, 29, 0, 3, 7]),
+        torch.tensor([0, 0, 1, 2, 2, 2]),
+        4,
+        torch.randn(30, generator=generator).to(dtype) if with_bias else None,
+        5.0 if with_bias else 0.0,
+        1.0,
+        True,
+    )
+    opcheck(torch.ops.oasis.head_gram.default, arguments, test_utils=TESTS)
+
+
+def test_oris_declares_what_it_changes(generator):
+    changed = {
+        a.name
+        for a in torch.ops.oasis.oris_.default._schema.arguments
+        if a.alias_info is not None and a.alias_info.is_write
+    }
+    assert changed == {"statistics", "counters"}
+    arguments = oris_arguments(generator)
+    before = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
+    torch.ops.oasis.oris_(*arguments)
+    assert all(torch.equal(a, b) for a, b in zip(arguments[:3], before[:3], strict=True))
+    assert not torch.equal(arguments[3], before[3]) and not torch.equal(arguments[4], before[4])
+
+
+def test_fakes_never_reach_the_core():
+    with FakeTensorMode():
+        gram = torch.ops.oasis.grad_gram([torch.empty(7, 10**9)])
+        assert gram.shape == (7, 7) and gram.dtype == torch.float64
+        valid = torch.ones(7, dtype=torch.bool)
+        floor = torch.zeros((), dtype=torch.float64)
+        adjusted, order = torch.ops.oasis.siren(gram, valid, floor, "residual", 0.0)
+        assert adjusted.shape == order.shape == (7,) and order.dtype == torch.int64
+        state = torch.zeros(4, dtype=torch.float64), torch.zeros(6, dtype=torch.int64)
+        options = (0.25, 0.9, "within", "bernoulli", 1, False, 0.1, 0.01)
+        relative, probability, mask = torch.ops.oasis.oris_(
+            adjusted, adjusted, valid, *state, *options
+        )
+        assert relative.dtype == probability.dtype == torch.float64 and mask.dtype == torch.bool
+
+
+def test_compiled_graph_equals_eager(generator):
+    grads = torch.randn(5, 40, generator=generator)
+
+    def gram(x):
+        return torch.ops.oasis.grad_gram([x, 2 * x])
+
+    compiled = torch.compile(gram, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(grads), gram(grads))
+
+
+def test_backends_name_every_operator():
+    for device in ("cpu", "cuda"):
+        assert set(ops.backends(device)) >= {"grad_gram", "head_gram", "siren"}

@@ -1,0 +1,205 @@
+"""ORIS: thresholds, running statistics, relative informativeness, the draw."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from conftest import assert_relative, float64, vectors
+from hypothesis import given
+from hypothesis import strategies as st
+
+import oasis
+from oasis import reference
+
+SCALES = ["sample", "batch", "raw", "within"]
+DRAWS = ["bernoulli", "shared", "systematic"]
+
+
+class Stream:
+    """The operator with its state, every option given by name."""
+
+    def __init__(self, seed=0, threshold=0.5, ratio=0.25):
+        # The layout belongs to Selector: read it off one.
+        selector = oasis.Selector(ratio, preset="paper", seed=seed)
+        self.statistics, self.counters = selector.statistics, selector.counters
+        self.selector, self.ratio = selector, ratio
+        self.statistics[-1] = threshold
+        assert selector.threshold == threshold
+
+    def step(self, informativeness, adjusted=None, valid=None, **options):
+        options = {
+            **{"beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1},
+            **{"current": False, "gain": 0.0, "integral_gain": 0.0},
+            **options,
+        }
+        adjusted = informativeness if adjusted is None else adjusted
+        if valid is None:
+            valid = torch.ones(len(informativeness), dtype=torch.bool)
+        return torch.ops.oasis.oris_(
+            informativeness,
+            adjusted,
+            valid,
+            self.statistics,
+            self.counters,
+            ratio=self.ratio,
+            **options,
+        )
+
+
+@pytest.mark.parametrize("case", vectors("threshold"), ids=lambda c: str(c["ratio"]))
+def test_threshold_vectors(case):
+    assert abs(oasis.threshold(case["ratio"]) - case["threshold"]) < 1e-9
+
+
+@given(st.floats(1e-6, 1 - 1e-6))
+def test_threshold_equals_the_reference(ratio):
+    assert abs(oasis.threshold(ratio) - reference.threshold(ratio)) < 1e-9
+
+
+def test_threshold_ends():
+    assert oasis.threshold(1) == -math.inf
+    assert oasis.threshold(1e-5) > oasis.threshold(1e-4) > oasis.threshold(0.999)
+
+
+@pytest.mark.parametrize("ratio", [0, -0.1, 1.5, math.nan, math.inf])
+def test_threshold_out_of_range(ratio):
+    with pytest.raises(ValueError, match=r"ratio.*\(0, 1\]"):
+        oasis.threshold(ratio)
+
+
+@pytest.mark.parametrize("ratio", ["0.25", None, True, 1j])
+def test_threshold_of_no_number(ratio):
+    with pytest.raises(TypeError, match="ratio"):
+        oasis.threshold(ratio)
+
+
+@pytest.mark.parametrize("scale", ["sample", "batch", "raw"])
+def test_ema_vectors(scale):
+    data, stream, compared = vectors("ema"), Stream(), 0
+    for batch in data["batches"]:
+        raw, adjusted = float64(batch["informativeness"]), float64(batch["adjusted"])
+        relative, probability, _ = stream.step(raw, adjusted, scale=scale, beta=data["beta"])
+        if "relative" in batch:
+            assert_relative(relative, batch["relative"][scale], 1e-12, floor=1.0)
+            assert_relative(probability, torch.sigmoid(relative - 0.5), 1e-12)
+            compared += 1
+        assert_relative(stream.selector.mean, batch["mean_after"], 1e-12)
+        assert_relative(stream.selector.variance, batch["variance_after"], 1e-12, floor=1e-300)
+    assert compared >= 3
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("warmup", [0, 1, 3])
+@pytest.mark.parametrize("beta", [0.1, 0.9, 1.0])
+@pytest.mark.parametrize("draw", DRAWS)
+def test_stream_against_the_reference(scale, warmup, beta, draw, generator):
+    stream, statistics = Stream(seed=2**40 + 5), reference.Statistics()
+    offset = 0
+    for n in (8, 3, 1, 16, 17, 5):
+        raw = torch.rand(n, generator=generator, dtype=torch.float64) * 7
+        adjusted = raw - torch.rand(n, generator=generator, dtype=torch.float64)
+        valid = torch.rand(n, generator=generator) < 0.8
+        valid[0] = True
+        want = reference.relative(
+            raw, adjusted, statistics, scale=scale, warmup=warmup, valid=valid
+        )
+        statistics = reference.update(raw, statistics, beta=beta, valid=valid)
+        relative, probability, mask = stream.step(
+            raw, adjusted, valid, scale=scale, warmup=warmup, beta=beta, draw=draw
+        )
+        assert_relative(relative, want, 1e-12, floor=1.0)
+        chance = torch.where(valid, torch.sigmoid(want - 0.5), 0.0)
+        assert_relative(probability, chance, 1e-11, floor=1e-3)
+        chosen = reference.draw(probability, valid, draw, 2**40 + 5, offset)
+        assert torch.equal(mask, chosen)
+        assert not mask[~valid].any()
+        offset += n if draw == "bernoulli" else 1
+        selector = stream.selector
+        assert_relative(selector.mean, statistics.mean, 1e-12)
+        assert_relative(selector.variance, statistics.variance, 1e-12, floor=1e-12)
+        assert_relative(selector.within, statistics.within, 1e-12)
+        assert selector.threshold == 0.5, "steering is off"
+
+
+def test_current_uses_the_statistics_after_the_batch(generator):
+    # The authors' code; the equation says never.
+    stream, statistics = Stream(), reference.Statistics()
+    for _ in range(4):
+        raw = torch.rand(6, generator=generator, dtype=torch.float64)
+        statistics = reference.update(raw, statistics)
+        relative, _, _ = stream.step(raw, scale="batch", current=True)
+        if statistics.batches > 1:
+            want = (raw - statistics.mean) / statistics.variance**0.5
+            assert_relative(relative, want, 1e-12, floor=1.0)
+
+
+def test_an_empty_batch_leaves_the_statistics_alone(generator):
+    stream = Stream()
+    raw = torch.rand(5, generator=generator, dtype=torch.float64)
+    stream.step(raw)
+    before = stream.statistics.clone()
+    candidates = stream.selector.candidates.clone()
+    nothing = torch.zeros(5, dtype=torch.bool)
+    relative, probability, mask = stream.step(raw, valid=nothing)
+    assert (relative == 0).all() and (probability == 0).all() and not mask.any()
+    assert torch.equal(stream.statistics, before)
+    assert stream.selector.candidates == candidates and stream.selector.batches == 1
+
+
+def test_what_is_not_valid_is_not_read(generator):
+    raw = torch.rand(6, generator=generator, dtype=torch.float64)
+    valid = torch.tensor([True, False, True, True, False, True])
+    clean, dirty = Stream(), Stream()
+    want = clean.step(raw, valid=valid)
+    spoiled = raw.clone()
+    spoiled[1], spoiled[4] = math.nan, math.inf
+    got = dirty.step(spoiled, valid=valid)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert torch.equal(dirty.statistics, clean.statistics)
+    assert torch.isfinite(dirty.statistics).all()
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_mean_of_draws_converges_to_probability(draw, generator):
+    raw = torch.rand(6, generator=generator, dtype=torch.float64)
+    trials, hits, counts = 8000, torch.zeros(6, dtype=torch.float64), []
+    stream = Stream(seed=11)
+    for _ in range(trials):
+        stream.statistics[0] = 0.0
+        stream.counters[0] = 0  # every trial a first batch; the generator moves on
+        _, probability, mask = stream.step(raw, draw=draw)
+        hits += mask
+        counts.append(int(mask.sum()))
+    assert (probability > 0.05).all() and (probability < 0.95).all()
+    deviation = (probability * (1 - probability) / trials).sqrt()
+    assert ((hits / trials - probability).abs() < 4 * deviation).all()
+    expected = float(probability.sum())
+    spread = float(torch.tensor(counts).double().var())
+    independent = float((probability * (1 - probability)).sum())
+    if draw == "systematic":
+        assert all(abs(c - expected) < 1 for c in counts)
+    elif draw == "bernoulli":
+        assert abs(spread / independent - 1) < 0.1
+    else:
+        assert spread > 2 * independent
+
+
+def test_equal_scores_are_not_told_apart_by_rounding():
+    stream = Stream()
+    for _ in range(3):
+        score = torch.full((4,), 0.1, dtype=torch.float64) * 3
+        score[1] = score[1] * (1 + 2**-52)
+        relative, _, _ = stream.step(score, scale="within")
+        assert relative.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_one_sample_batches(scale, generator):
+    stream = Stream()
+    for _ in range(20):
+        raw = torch.rand(1, generator=generator, dtype=torch.float64)
+        relative, probability, _ = stream.step(raw, scale=scale)
+        assert torch.isfinite(relative).all()
+        assert 0 <= probability <= 1

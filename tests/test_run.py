@@ -1,0 +1,185 @@
+"""A whole run on a tiny model: the record on disk, resuming, and the demo's table."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+import tiny_text
+import yaml
+from rich.console import Console
+
+from oasis.train.config import RunConfig
+from oasis.train.demo import demo, load_config, standard_error
+from oasis.train.record import EventLog, read_events
+from oasis.train.run import run
+from oasis.train.workspace import Workspace
+
+NAMES = ["colours", "animals"]
+
+
+def config(out, **changes) -> RunConfig:
+    settings = {
+        "out": str(out),
+        "tasks": NAMES,
+        "arrivals": [40, 24],
+        "held_out": 8,
+        "batch_size": 8,
+        "model": "tiny",
+        "rank": 2,
+        "device": "cpu",
+        "dtype": "float32",
+        "logging_steps": 3,
+    }
+    return RunConfig.from_mapping({**settings, **changes})
+
+
+def workspace(settings: RunConfig) -> Workspace:
+    choices = (("red", "green", "blue"), ("cat", "dog"))
+    tasks = [
+        tiny_text.task(name, choice, count, settings.held_out)
+        for name, choice, count in zip(NAMES, choices, settings.arrivals_per_task, strict=True)
+    ]
+    return Workspace(
+        settings, model=tiny_text.model(), tokenizer=tiny_text.tokenizer(), tasks=tasks
+    )
+
+
+def events_of(directory, *, times: bool = True) -> list[dict]:
+    events = read_events(directory / "events.jsonl")
+    return events if times else [{**e, "seconds": 0, "score_seconds": 0} for e in events]
+
+
+@pytest.mark.parametrize("policy", ["oasis", "random", "full"])
+def test_the_run_directory(tmp_path, policy):
+    settings = config(tmp_path, name=policy, policy=policy, forward_batches=2)
+    result = run(settings, progress=False, workspace=workspace(settings))
+    directory = tmp_path / policy
+    assert RunConfig.load(directory / "config.yaml") == settings
+    assert (directory / "adapter" / "adapter_model.safetensors").exists()
+    events = events_of(directory)
+    start, *middle, end = events
+    assert start["type"] == "start" and start["boundaries"] == [5, 8] and start["tasks"] == NAMES
+    assert start["ratio"] == (1.0 if policy == "full" else 0.25)
+    kinds = [event["type"] for event in middle]
+    assert kinds.count("selection") == kinds.count("step") == 8
+    evaluations = [event for event in middle if event["type"] == "evaluation"]
+    assert [(e["step"], e["after_task"]) for e in evaluations] == [(0, -1), (5, 0), (8, 1)]
+    assert [set(e["accuracy"]) for e in evaluations] == [set(NAMES), {NAMES[0]}, set(NAMES)]
+    selections = [event for event in middle if event["type"] == "selection"]
+    assert [len(event["selected"]) for event in selections] == [8] * 8
+    assert {task for event in selections[:5] for task in event["task"]} == {0}
+    selected = sum(sum(event["selected"]) for event in selections)
+    assert (end["candidates"], end["selected"]) == (64, selected)
+    assert selected == {"random": 16, "full": 64}.get(policy, selected)
+    last = evaluations[-1]["accuracy"]
+    assert end["a_last"] == result.a_last == pytest.approx(sum(last.values()) / 2)
+    first = evaluations[1]["accuracy"][NAMES[0]]
+    assert end["a_avg"] == result.a_avg == pytest.approx((first + end["a_last"]) / 2)
+    assert end["forward_seconds"] > 0 and result.ratio == selected / 64
+    assert result.finished and result.seconds >= result.score_seconds + result.train_seconds
+
+
+def test_stopped_and_resumed_selects_the_same_samples(tmp_path):
+    whole = config(tmp_path, name="whole", save_steps=2)
+    run(whole, progress=False, workspace=workspace(whole))
+    parts = config(tmp_path, name="parts", stop_after=3)
+    stopped = run(parts, progress=False, workspace=workspace(parts))
+    assert not stopped.finished and stopped.a_last is None and stopped.steps == 3
+    # What came after the checkpoint is repeated, not recorded twice.
+    with (tmp_path / "parts" / "events.jsonl").open("a") as file:
+        file.write('{"type": "step", "step": 4, "seconds": 0.0}\n')
+    again = config(tmp_path, name="parts", resume=True)
+    resumed = run(again, progress=False, workspace=workspace(again))
+    assert resumed.finished
+    one, two = (events_of(tmp_path / name, times=False) for name in ("whole", "parts"))
+    strip = ("train_seconds", "evaluation_seconds", "forward_seconds")
+    assert [e["type"] for e in one] == [e["type"] for e in two]
+    for mine, theirs in zip(one, two, strict=True):
+        for key in mine.keys() - set(strip):
+            if isinstance(mine[key], float) and key == "loss":
+                assert mine[key] == pytest.approx(theirs[key], rel=1e-5)
+            else:
+                assert mine[key] == theirs[key], (key, mine, theirs)
+
+
+def test_resuming_another_run_is_refused(tmp_path):
+    first = config(tmp_path, stop_after=2)
+    run(first, progress=False, workspace=workspace(first))
+    other = config(tmp_path, ratio=0.5, resume=True)
+    with pytest.raises(ValueError, match="ratio: got 0.5, but the run to be resumed .* has 0.25"):
+        run(other, progress=False, workspace=workspace(other))
+
+
+def test_nothing_to_resume_starts_anew_and_a_new_run_replaces_an_old_one(tmp_path):
+    settings = config(tmp_path, resume=True, stop_after=2)
+    assert run(settings, progress=False, workspace=workspace(settings)).steps == 2
+    anew = config(tmp_path, policy="random")
+    run(anew, progress=False, workspace=workspace(anew))
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+    assert [e["type"] for e in events_of(tmp_path / "run")].count("start") == 1
+
+
+def test_runs_share_a_workspace_and_leave_it_clean(tmp_path):
+    settings = config(tmp_path, lora_layers=1, cache_frozen=True)
+    shared = workspace(settings)
+    list(shared.warm())
+    first = run(settings, progress=False, workspace=shared)
+    second = run(settings.replace(name="again"), progress=False, workspace=shared)
+    assert first.history == second.history and first.zero_shot == second.zero_shot
+    apart = settings.replace(name="apart", cache_frozen=False)
+    plain = run(apart, progress=False, workspace=workspace(apart))
+    one, two = (events_of(tmp_path / name) for name in ("run", "apart"))
+    chosen = [[e["selected"] for e in events if e["type"] == "selection"] for events in (one, two)]
+    assert chosen[0] == chosen[1] and plain.history == first.history
+    with pytest.raises(ValueError, match="workspace: has seed=0, but the run has 1"):
+        run(settings.replace(seed=1), progress=False, workspace=shared)
+
+
+def test_a_first_task_without_a_batch_has_its_boundary(tmp_path):
+    settings = config(tmp_path, arrivals=[4, 20])
+    result = run(settings, progress=False, workspace=workspace(settings))
+    assert [set(accuracy) for accuracy in result.history] == [{NAMES[0]}, set(NAMES)]
+
+
+def test_bad_settings_leave_an_existing_run_alone(tmp_path):
+    settings = config(tmp_path, arrivals=[2, 2])
+    with pytest.raises(ValueError, match="give no batch"):
+        run(settings, progress=False, workspace=workspace(settings))
+    bad = config(tmp_path, policy="nothing")
+    with pytest.raises(ValueError, match="name: got 'nothing'"):
+        run(bad, progress=False, workspace=workspace(bad))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_record_has_no_nan_and_can_be_cut(tmp_path):
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.write({"a": [math.nan, 1.0], "b": {"c": math.inf}})
+    offset = log.offset
+    log.write({"d": 1})
+    log.close()
+    assert read_events(path) == [{"a": [None, 1.0], "b": {"c": None}}, {"d": 1}]
+    log = EventLog(path, offset)
+    log.write({"e": 2})
+    log.close()
+    assert read_events(path)[1:] == [{"e": 2}] and len(read_events(path, offset)) == 1
+
+
+def test_demo_prints_the_table_and_writes_the_report(tmp_path):
+    settings = config(tmp_path, forward_batches=1, lora_layers=2, cache_frozen=True)
+    screen = Console(file=io.StringIO(), width=120)
+    results = demo(config=settings, workspace=workspace(settings), console=screen)
+    text = screen.file.getvalue()
+    assert [result.policy for result in results] == ["oasis", "random", "full"]
+    assert "16 of 64" in text and "64 of 64" in text and "standard error" in text
+    assert "before training" in text and "x a plain forward" in text
+    assert (tmp_path / "report.html").exists()
+    assert yaml.safe_load((tmp_path / "full" / "config.yaml").read_text())["ratio"] == 1.0
+
+
+def test_the_packaged_settings_are_valid():
+    assert len(load_config().tasks) == 3
+    assert load_config(quick=True).held_out < load_config().held_out
+    assert standard_error({"a": 0.5, "b": 0.5}, 100) == pytest.approx(0.05 / math.sqrt(2))
