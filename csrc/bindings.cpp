@@ -53,7 +53,8 @@ StridedSamples describe(Address data, const std::string& dtype, const std::vecto
       s.strides[s.dims - 1] = strides[d];
       continue;
     }
-    if (s.dims == kMaxDims) throw py::value_error("grads: more than 8 separately strided dimensions");
+    if (s.dims == kMaxDims)
+      throw py::value_error("grads: more than 8 separately strided dimensions");
     s.sizes[s.dims] = sizes[d];
     s.strides[s.dims++] = strides[d];
   }
@@ -85,7 +86,8 @@ int64_t siren(Address gram, Address valid, int64_t n, const std::string& method,
   std::vector<double> compact(size_t(m * m)), scores(static_cast<size_t>(m));
   std::vector<int64_t> picks(static_cast<size_t>(m));
   for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < m; ++j) compact[size_t(i * m + j)] = k[kept[size_t(i)] * n + kept[size_t(j)]];
+    for (int64_t j = 0; j < m; ++j)
+      compact[size_t(i * m + j)] = k[kept[size_t(i)] * n + kept[size_t(j)]];
   int64_t made = 0;
   if (m > 0) {
     made = kernels().siren(compact.data(), m, rule, ridge, floor, scores.data(), picks.data());

@@ -63,7 +63,7 @@ def self_check() -> dict:
 
     g = (2, 0), (1, 1), (0, 1), so I = 4, 2, 1. Sample 0 is picked first. The rest then scores
     2 - 4 cos(g1, g0) = 2 - 4 / sqrt 2 < 0 and 1 - 4 cos(g2, g0) = 1, so sample 2 is next. Last,
-    with mean(g0, g2) = (1, 1/2) of informativeness 5/2 (method.md 2):
+    with mean(g0, g2) = (1, 1/2) of informativeness 5/2 (docs/method.md 2):
     A_1 = 2 - 4 / sqrt 2 - 1 / sqrt 2 + 5/2 * (3/2) / (sqrt 2 * sqrt(5/4)).
     """
     gram = torch.tensor([[4.0, 2, 0], [2, 2, 1], [0, 1, 1]], dtype=torch.float64)

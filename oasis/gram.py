@@ -111,7 +111,7 @@ def head_gram(
     """Gram matrix of the per-sample gradients of the output head, without those gradients.
 
     The gradient of sample i's cross-entropy with respect to W is sum_t c_t delta_t h_t^T, a V x D
-    matrix that is never formed, and neither are all logits (method.md 1). Logits are
+    matrix that is never formed, and neither are all logits (docs/method.md 1). Logits are
     z = softcap tanh(scale (W h + bias) / softcap), or scale (W h + bias) without `softcap`.
 
     Args:

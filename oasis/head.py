@@ -1,4 +1,4 @@
-"""`head_gram` in one pass over the vocabulary (method.md 1.1 and 1.2): the loop over blocks.
+"""`head_gram` in one pass over the vocabulary (docs/method.md 1.1 and 1.2): the loop over blocks.
 
 Matrix products are torch's. What lies between them is the compiled epilogue on the CPU, and plain
 torch (`oasis.head_torch`) elsewhere.

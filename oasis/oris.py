@@ -1,4 +1,4 @@
-"""ORIS: thresholds, and the presets that fix every reading of the method (method.md 3 and 4)."""
+"""ORIS: thresholds, and presets that fix every reading of the method (docs/method.md 3, 4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_ratio(ratio: float) -> float:
 
 @cache
 def threshold(ratio: float) -> float:
-    """I_T such that E[sigmoid(Z - I_T)] = ratio for Z ~ N(0, 1) (method.md 4).
+    """I_T such that E[sigmoid(Z - I_T)] = ratio for Z ~ N(0, 1) (docs/method.md 4).
 
     Args:
         ratio: expected share selected, in (0, 1]; 1 gives -inf (everything is selected).

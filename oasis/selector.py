@@ -221,7 +221,7 @@ class Selector(nn.Module):
                 f"samples {skipped.nonzero().squeeze(1).tolist()} have non-finite gradients; "
                 "use nonfinite='skip' to leave such samples out"
             )
-        # A zero gradient has nothing to teach (method.md 1.3).
+        # A zero gradient has nothing to teach (docs/method.md 1.3).
         usable = allowed & ~skipped & (scores > 0)
         rule = check_rule(self.preset.siren, self.preset.ridge, int(usable.sum()))
         gram = torch.where(usable.unsqueeze(0) & usable.unsqueeze(1), gram, 0.0)

@@ -1,4 +1,4 @@
-"""SIREN: informativeness less what the rest of the batch already teaches (method.md 2)."""
+"""SIREN: informativeness less what the rest of the batch already teaches (docs/method.md 2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
     if (gram.diagonal() < 0).any():
         at = int((gram.diagonal() < 0).nonzero()[0])
         raise ValueError(
-            f"{name}: negative diagonal {float(gram[at, at])} at sample {at}, expected a squared norm"
+            f"{name}: negative diagonal {float(gram[at, at]):g} at {at}, expected squared norms"
         )
     return gram.detach().to(torch.float64)
 
@@ -74,7 +74,7 @@ def siren(
     """Greedy redundancy removal inside a batch, from the Gram matrix of its gradients.
 
     Repeatedly picks the sample with the largest adjusted score (ties: the lowest index) and
-    lowers the others by what they share with the picked set H (method.md 2):
+    lowers the others by what they share with the picked set H (docs/method.md 2):
 
     - "exact": inclusion-exclusion over all subsets of H, each visited once (2.1). N <= 30; 20 us
       at N = 16, time and memory (8 bytes x 2^(N-2)) double with every further sample.

@@ -173,8 +173,8 @@ def test_demo_prints_the_table_and_writes_the_report(tmp_path):
     results = demo(config=settings, workspace=workspace(settings), console=screen)
     text = screen.file.getvalue()
     assert [result.policy for result in results] == ["oasis", "random", "full"]
-    assert "16 of 64" in text and "64 of 64" in text and "standard error" in text
-    assert "before training" in text and "x a plain forward" in text
+    assert "16/64" in text and "64/64" in text and "standard error" in text
+    assert "untrained" in text and "x a plain forward" in text
     assert (tmp_path / "report.html").exists()
     assert yaml.safe_load((tmp_path / "full" / "config.yaml").read_text())["ratio"] == 1.0
 

@@ -1,4 +1,4 @@
-"""The stream protocol of method.md, section 6."""
+"""The stream protocol of docs/method.md, section 6."""
 
 from __future__ import annotations
 

@@ -116,15 +116,19 @@ static inline void flush(vf v, double* sums) {
 }
 static inline void flush(vd v, double* sums) { store(sums, load<vd>(sums) + v); }
 
-// All products of the rows a[0..R) with b[0..C) over `columns` (a multiple of the vector).
+// All products of the rows a[0..R) with b[0..C) over `columns` (a multiple of the vector). Along
+// the way the two rows at `next` are fetched into the second-level cache, for the next chunk.
 template <typename T>
-inline void tile(const T* const* a, const T* const* b, int64_t columns, double* sums) {
+inline void tile(const T* const* a, const T* const* b, int64_t columns, const T* const* next,
+                 double* sums) {
   using V = typename Vector<T>::type;
   constexpr int lanes = Vector<T>::lanes;
   for (int64_t begin = 0; begin < columns; begin += kRun * lanes) {
     const int64_t end = begin + kRun * lanes < columns ? begin + kRun * lanes : columns;
     V acc[kTileRows][kTileColumns] = {};
     for (int64_t p = begin; p < end; p += lanes) {
+      __builtin_prefetch(next[0] + p, 0, 2);
+      __builtin_prefetch(next[1] + p, 0, 2);
       V right[kTileColumns];
 #pragma GCC unroll 8
       for (int j = 0; j < kTileColumns; ++j) right[j] = load<V>(b[j] + p);
@@ -157,8 +161,11 @@ void accumulate(const StridedSamples& s, double* out) {
   const int64_t groups = chunks < kGroups ? chunks : kGroups;
   const int64_t row_tiles = padded / kTileRows, column_tiles = padded / kTileColumns;
   const int64_t area = row_tiles * column_tiles * tile_sums;
-  const bool direct = sizeof(T) == (s.dtype == DType::float32 ? 4 : s.dtype == DType::float64 ? 8 : 0) &&
+  const bool direct = sizeof(T) == (s.dtype == DType::float32   ? 4
+                                    : s.dtype == DType::float64 ? 8
+                                                                : 0) &&
                       s.dims == 1 && s.strides[0] == 1;
+  const uintptr_t ahead = direct ? uintptr_t(chunk) * sizeof(T) : 0;
   double* all = static_cast<double*>(calloc(size_t(groups * padded * padded), 8));
 
 #pragma omp parallel
@@ -184,18 +191,26 @@ void accumulate(const StridedSamples& s, double* out) {
           if (i < n) pack(s, i, begin, filled = count, row);
           for (; filled < columns; ++filled) row[filled] = 0;
         }
+        int64_t q = 0;
         for (int64_t r = 0; r < row_tiles; ++r)
-          for (int64_t k = 0; k * kTileColumns <= r * kTileRows + kTileRows - 1; ++k)
-            tile<T>(rows + r * kTileRows, rows + k * kTileColumns, columns,
+          for (int64_t k = 0; k * kTileColumns <= r * kTileRows + kTileRows - 1; ++k, q += 2) {
+            // Prefetching past the end of a row is harmless; computed as integers, since the
+            // pointer arithmetic would not be.
+            const T* next[2];
+            for (int j = 0; j < 2; ++j)
+              next[j] = reinterpret_cast<const T*>(
+                  reinterpret_cast<uintptr_t>(rows[(q + j) % padded]) + ahead);
+            tile<T>(rows + r * kTileRows, rows + k * kTileColumns, columns, next,
                     sums + (r * column_tiles + k) * tile_sums);
+          }
       }
       double* mine = all + g * padded * padded;
       for (int64_t r = 0; r < row_tiles; ++r)
         for (int64_t k = 0; k * kTileColumns <= r * kTileRows + kTileRows - 1; ++k)
           for (int i = 0; i < kTileRows; ++i)
             for (int j = 0; j < kTileColumns; ++j) {
-              const double* cell = sums + (r * column_tiles + k) * tile_sums +
-                                   (i * kTileColumns + j) * kLanes;
+              const double* cell =
+                  sums + (r * column_tiles + k) * tile_sums + (i * kTileColumns + j) * kLanes;
               mine[(r * kTileRows + i) * padded + k * kTileColumns + j] =
                   horizontal<double>(load<vd>(cell));
             }

@@ -1,5 +1,5 @@
-// The epilogue of head_gram (method.md 1.1, 1.2): what happens to a block of logits between the
-// two matrix products, and the reduction of token products to the samples' Gram matrix.
+// The epilogue of head_gram (docs/method.md 1.1, 1.2): what happens to a block of logits between
+// the two matrix products, and the reduction of token products to the samples' Gram matrix.
 #include "cpu/kernels.h"
 #include "cpu/vec.h"
 
@@ -8,7 +8,8 @@ namespace OASIS_ISA {
 namespace {
 
 // exp(z - peak) may exceed 1 by this much before everything is rescaled: relative precision does
-// not change with the scale, e^(2 x 16) x V is far from overflow, and rescaling touches T^2 numbers.
+// not change with the scale, e^(2 x 16) x V is far from overflow, and rescaling touches T^2
+// numbers.
 constexpr double kSlack = 16;
 
 template <typename T>
@@ -93,7 +94,7 @@ void rescale(T* products, T* gathers, const double* factor, int64_t tokens, int6
   }
 }
 
-// K_ij = sum over tokens t of i, s of j of <delta_t, delta_s> <h_t, h_s> (method.md 1.1).
+// K_ij = sum over tokens t of i, s of j of <delta_t, delta_s> <h_t, h_s> (docs/method.md 1.1).
 template <typename T>
 double pair(const HeadReduce& r, int64_t i, int64_t j) {
   const T* products = static_cast<const T*>(r.products);
@@ -137,7 +138,8 @@ void head_rescale(void* products, void* gathers, const double* factor, int64_t t
   for (int64_t t = 0; t < tokens; ++t) any |= factor[t] != 1;
   if (!any) return;
   if (float64)
-    rescale(static_cast<double*>(products), static_cast<double*>(gathers), factor, tokens, distinct);
+    rescale(static_cast<double*>(products), static_cast<double*>(gathers), factor, tokens,
+            distinct);
   else
     rescale(static_cast<float*>(products), static_cast<float*>(gathers), factor, tokens, distinct);
 }

@@ -23,15 +23,15 @@ struct StridedSamples {
 
 // How one block of logits [tokens, columns] becomes exponentials, and what is kept per token.
 struct HeadBlock {
-  void* logits;         // in: W h, out: exp(z - peak) f, 0 in the label's column
+  void* logits;  // in: W h, out: exp(z - peak) f, 0 in the label's column
   int64_t tokens, columns, row_stride;
-  int64_t first;        // vocabulary index of column 0
-  const void* bias;     // [columns] or null, same type as the logits
-  double scale, softcap;  // softcap 0 = none
-  const int64_t* labels;  // [tokens]
-  const int64_t* label_columns;  // [label_count] columns of this block that are someone's label
+  int64_t first;                     // vocabulary index of column 0
+  const void* bias;                  // [columns] or null, same type as the logits
+  double scale, softcap;             // softcap 0 = none
+  const int64_t* labels;             // [tokens]
+  const int64_t* label_columns;      // [label_count] columns of this block that are someone's label
   int64_t label_count, label_first;  // they are entries label_first... of the distinct labels
-  void* gathers;        // [tokens, distinct], exp(z - peak) f at every distinct label
+  void* gathers;                     // [tokens, distinct], exp(z - peak) f at every distinct label
   int64_t distinct;
   // Per token, updated in place: off-label peak used, true off-label maximum, label logit, sums of
   // E, of E (peak - z) and of E^2, and the factor that earlier results must be scaled by.
@@ -39,15 +39,15 @@ struct HeadBlock {
 };
 
 struct HeadReduce {
-  const void* products;  // [tokens, tokens] sums of E E^T, lower triangle
-  const void* inner;     // [tokens, tokens] h h^T, lower triangle
-  const void* gathers;   // [tokens, distinct]
+  const void* products;        // [tokens, tokens] sums of E E^T, lower triangle
+  const void* inner;           // [tokens, tokens] h h^T, lower triangle
+  const void* gathers;         // [tokens, distinct]
   const int64_t* label_index;  // [tokens] position of the label among the distinct ones
   int64_t tokens, distinct;
   const int64_t* offsets;  // [samples + 1] tokens of sample i: offsets[i] to offsets[i + 1]
   int64_t samples;
-  const double *tilt;   // [tokens] c_t x chain scale x exp(peak - lse)
-  const double *label;  // [tokens] c_t x chain scale x q_t f_t[y_t]
+  const double* tilt;   // [tokens] c_t x chain scale x exp(peak - lse)
+  const double* label;  // [tokens] c_t x chain scale x q_t f_t[y_t]
   double* gram;         // [samples, samples]
 };
 
@@ -64,7 +64,7 @@ struct Kernels {
   void (*head_reduce)(const HeadReduce&, bool float64);
 };
 
-const Kernels& kernels();       // the best that this processor runs
-const char* compiled_isas();    // comma separated
+const Kernels& kernels();     // the best that this processor runs
+const char* compiled_isas();  // comma separated
 
 }  // namespace oasis

@@ -1,4 +1,5 @@
-// SIREN (method.md 2): greedy picks by informativeness less what the picked samples already teach.
+// SIREN (docs/method.md 2): greedy picks by informativeness less what the picked samples already
+// teach.
 #include <cstdlib>
 
 #include "cpu/kernels.h"
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int kLowBits = 8, kLow = 1 << kLowBits;  // table in L1; a loop runs over the higher bits
 constexpr int kGroup = 64;                         // high blocks whose partial sums are kept apart
-constexpr double kVanishing = 1e-12;               // ||S_U||^2 below this x (sum of norms)^2 is zero
+constexpr double kVanishing = 1e-12;  // ||S_U||^2 below this x (sum of norms)^2 is zero
 
 // Signed reciprocals (-1)^(k+1) / (k+1), k the size of U before the newest sample joins.
 struct Coefficients {
@@ -24,10 +25,10 @@ struct Coefficients {
   }
 };
 
-// Tables over the subsets of H, extended by doubling as H grows (method.md 2.1). A subset is a bit
-// pattern over H in picking order; what is a plain sum over its members is split in low + high.
+// Tables over the subsets of H, extended by doubling as H grows (docs/method.md 2.1). A subset is a
+// bit pattern over H in picking order; what is a plain sum over its members is split in low + high.
 struct Subsets {
-  double* squared_norm;      // [2^m] ||S_U||^2
+  double* squared_norm;  // [2^m] ||S_U||^2
   double low_score[kLow] = {}, low_norm[kLow] = {}, low_inner[kLow] = {};
   double *high_score, *high_norm, *high_inner, *high_term, *partial;
   int m = 0;
@@ -128,7 +129,7 @@ void extend(Subsets& t, const Coefficients& c, const double* inner_with_a, doubl
   } else {
     const int64_t groups = (high + kGroup - 1) / kGroup;
     // Partial sums per fixed group, added in order: the result does not depend on the threads.
-#pragma omp parallel for schedule(static) if (groups > 8)
+#pragma omp parallel for schedule(static) if (groups > 32)
     for (int64_t g = 0; g < groups; ++g) {
       double* partial = t.partial + g * kLow;
       for (int64_t i = 0; i < low; ++i) partial[i] = 0;
@@ -228,7 +229,7 @@ int64_t pairwise(const double* gram, int64_t n, double floor, double* adjusted, 
   });
 }
 
-// Pivoted Cholesky: the Schur complement's diagonal is what H does not span (method.md 2.3).
+// Pivoted Cholesky: the Schur complement's diagonal is what H does not span (docs/method.md 2.3).
 int64_t residual(const double* gram, int64_t n, double ridge, double floor, double* adjusted,
                  int64_t* order) {
   double* factor = static_cast<double*>(malloc(size_t(n) * size_t(n) * 8));  // row m: pick m
@@ -265,10 +266,14 @@ int64_t residual(const double* gram, int64_t n, double ridge, double floor, doub
 int64_t siren(const double* gram, int64_t n, Rule rule, double ridge, double floor,
               double* adjusted, int64_t* order) {
   switch (rule) {
-    case Rule::exact: return exact(gram, n, floor, adjusted, order);
-    case Rule::pairwise: return pairwise(gram, n, floor, adjusted, order);
-    case Rule::residual: return residual(gram, n, ridge, floor, adjusted, order);
-    default: return greedy(gram, n, floor, adjusted, order, [](int64_t, int64_t, const bool*) {});
+    case Rule::exact:
+      return exact(gram, n, floor, adjusted, order);
+    case Rule::pairwise:
+      return pairwise(gram, n, floor, adjusted, order);
+    case Rule::residual:
+      return residual(gram, n, ridge, floor, adjusted, order);
+    default:
+      return greedy(gram, n, floor, adjusted, order, [](int64_t, int64_t, const bool*) {});
   }
 }
 

@@ -19,9 +19,9 @@ SIGNALS = frozenset({"gram", "loss", "entropy", "el2n"})
 class Signals:
     """What is known of one candidate batch of N samples when a policy is asked to choose.
 
-    `gram` [N, N]: inner products of last-layer gradients (method.md 1). `loss`, `entropy`, `el2n`
-    [N]: token means. `tokens` [N] int64: label tokens. A field is None unless the policy `needs`
-    it; `tokens` comes for free and is always given by the trainer.
+    `gram` [N, N]: inner products of last-layer gradients (docs/method.md 1). `loss`, `entropy`,
+    `el2n` [N]: token means. `tokens` [N] int64: label tokens. A field is None unless the policy
+    `needs` it; `tokens` comes for free and is always given by the trainer.
     """
 
     num_samples: int

@@ -13,7 +13,7 @@ from .base import Signals
 class Oasis:
     """Rule: draw with probability sigmoid(z - threshold), z the informativeness left after the
     redundancy with already picked samples, relative to running statistics of the stream
-    (method.md 1 to 4; the paper's SIREN and ORIS). All of it is `oasis.Selector`.
+    (docs/method.md 1 to 4; the paper's SIREN and ORIS). All of it is `oasis.Selector`.
 
     Args:
         ratio: fraction of the candidates to keep, in (0, 1].

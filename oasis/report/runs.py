@@ -180,7 +180,7 @@ class Run:
 
     @property
     def a_last(self) -> float | None:
-        """Mean accuracy over all tasks after the last one (method.md 6); None until then."""
+        """Mean accuracy over all tasks after the last one (docs/method.md 6); None until then."""
         last = self.evaluations[-1] if self.evaluations else None
         if last is not None and last.after_task == len(self.tasks) - 1 and last.accuracy:
             return self.seen_accuracy()[-1][1]

@@ -91,17 +91,17 @@ def _warm(workspace: Workspace, console: Console) -> None:
 def table(config: RunConfig, results: list[RunResult]) -> Table:
     """The comparison: one row per policy, and one for the model before training."""
     rows = Table(title="A quarter of the samples" if config.ratio == 0.25 else "Selection")
-    for name in ("policy", "trained on", "ratio", "A_last", "A_avg", "time", "scoring", "of full"):
-        rows.add_column(name, justify="left" if name == "policy" else "right")
+    for name in ("policy", "samples", "ratio", "A_last", "A_avg", "time", "scoring", "of full"):
+        rows.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
     zero_shot = results[0].zero_shot
     before = sum(zero_shot.values()) / len(zero_shot)
-    rows.add_row("before training", "0", "", f"{100 * before:.1f} %", "", "", "", "")
+    rows.add_row("untrained", "0", "", f"{100 * before:.1f} %", "", "", "", "")
     whole = next((r.score_seconds + r.train_seconds for r in results if r.policy == "full"), None)
     for result in results:
         work = result.score_seconds + result.train_seconds
         rows.add_row(
             result.policy,
-            f"{result.selected} of {result.candidates}",
+            f"{result.selected}/{result.candidates}",
             f"{result.ratio:.4f}",
             f"{100 * result.a_last:.1f} %",
             f"{100 * result.a_avg:.1f} %",
@@ -117,8 +117,9 @@ def _caption(config: RunConfig, results: list[RunResult]) -> str:
     error = max(standard_error(result.history[-1], config.held_out) for result in results)
     text = (
         f"{config.held_out} held-out examples a task: the standard error of A_last is "
-        f"{100 * error:.1f} points, so smaller differences mean nothing. Time is scoring and "
-        "training; scoring is its share; of full is that time over the full run's."
+        f"{100 * error:.1f} points; smaller differences mean nothing. Samples: trained on / "
+        "candidates. Time: scoring and training; scoring: its share; of full: that time over the "
+        "full run's."
     )
     for result in results:
         if result.policy == config.policy and result.forward_seconds:

@@ -118,7 +118,7 @@ def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def a_last(history: Sequence[dict[str, float]], tasks: Sequence[str]) -> float:
-    """Mean accuracy over all tasks at the last boundary (method.md, 6)."""
+    """Mean accuracy over all tasks at the last boundary (docs/method.md, 6)."""
     return sum(history[-1][task] for task in tasks) / len(tasks)
 
 

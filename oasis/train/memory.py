@@ -1,4 +1,4 @@
-"""Episodic memory: what has arrived so far, to draw candidate batches from (method.md, 6)."""
+"""Episodic memory: what has arrived so far, to draw candidate batches from (docs/method.md, 6)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from oasis.train.memory import EpisodicMemory
 
 
 class MemoryStream(IterableDataset):
-    """Yields the items of candidate batches, one after another (method.md, section 6).
+    """Yields the items of candidate batches, one after another (docs/method.md, section 6).
 
     Samples arrive one by one, task after task, and go into an episodic memory. Every arrival earns
     `iterations_per_sample` of an iteration; as soon as a whole one is earned, `batch_size` items

@@ -14,7 +14,7 @@ IGNORE = -100
 
 def targets(labels: Tensor) -> Tensor:
     """Positions [N, L] (bool) whose hidden state predicts a label token: t such that labels[t + 1]
-    is not -100 (method.md, notation: T_i).
+    is not -100 (docs/method.md, notation: T_i).
     """
     mask = torch.zeros_like(labels, dtype=torch.bool)
     mask[:, :-1] = labels[:, 1:] != IGNORE

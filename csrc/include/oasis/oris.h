@@ -1,4 +1,4 @@
-// ORIS: relative informativeness, the draw, and the running statistics (method.md 3 and 4).
+// ORIS: relative informativeness, the draw, and the running statistics (docs/method.md 3 and 4).
 // One thread's worth of work for a batch; host and device share this source.
 #pragma once
 #include <cmath>
@@ -16,9 +16,9 @@ enum class Scale { sample, batch, raw, within };
 enum class Draw { bernoulli, shared, systematic };
 
 struct OrisConfig {
-  double ratio;          // target share of samples to select, (0, 1]
-  double beta;           // weight of the newest batch in the running statistics
-  Scale scale;           // what divides A - mean
+  double ratio;  // target share of samples to select, (0, 1]
+  double beta;   // weight of the newest batch in the running statistics
+  Scale scale;   // what divides A - mean
   Draw draw;
   int64_t warmup;        // batches normalised by their own statistics
   bool current;          // normalise with the statistics after this batch (preset "released")
@@ -56,10 +56,14 @@ OASIS_HD inline Moments advance(const Moments& m, double batch_mean, double spre
 
 OASIS_HD inline double deviation(const Moments& m, Scale scale, int64_t n) {
   switch (scale) {
-    case Scale::sample: return std::sqrt(double(n) * m.variance);
-    case Scale::batch: return std::sqrt(m.variance);
-    case Scale::raw: return m.variance;
-    default: return std::sqrt(m.within);
+    case Scale::sample:
+      return std::sqrt(double(n) * m.variance);
+    case Scale::batch:
+      return std::sqrt(m.variance);
+    case Scale::raw:
+      return m.variance;
+    default:
+      return std::sqrt(m.within);
   }
 }
 
@@ -131,9 +135,9 @@ OASIS_HD inline int64_t oris(const double* informativeness, const double* adjust
   counters[kSelected] += selected;
   counters[kOffset] += config.draw == Draw::bernoulli ? n : 1;
   if (config.gain > 0 && config.ratio < 1) {
-    // PI control in velocity form, in units of batches: the expected surplus of this batch moves the
-    // threshold (by 1/t at first, to find it quickly), and the surplus really accumulated over the
-    // stream pulls it until it is repaid.
+    // PI control in velocity form, in units of batches: the expected surplus of this batch moves
+    // the threshold (by 1/t at first, to find it quickly), and the surplus really accumulated over
+    // the stream pulls it until it is repaid.
     const double unit = double(count) * config.ratio * (1 - config.ratio);
     const double surplus = (expected - config.ratio * double(count)) / unit;
     const double owed = double(counters[kSelected]) - config.ratio * double(counters[kCandidates]);

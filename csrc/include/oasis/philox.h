@@ -1,6 +1,6 @@
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-// Counter-based: the i-th draw of a stream is a pure function of (seed, i), so a stopped run resumes
-// exactly, and every device produces the same numbers.
+// Counter-based: the i-th draw of a stream is a pure function of (seed, i), so a stopped run
+// resumes exactly, and every device produces the same numbers.
 #pragma once
 #include <cstdint>
 
