@@ -60,3 +60,8 @@ class SelectionProgress(ProgressCallback):
         if state.is_world_process_zero:
             self.training_bar.set_postfix(self.describe(), refresh=False)
         super().on_step_end(args, state, control, **kwargs)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        # The summary at the end is what `train()` returns; among our lines it is noise.
+        if logs is None or "train_runtime" not in logs:
+            super().on_log(args, state, control, logs=logs, **kwargs)

@@ -53,12 +53,11 @@ class Collator:
 
     Gives `input_ids`, `attention_mask`, `labels` [N, T], and `task` [N] where the items carry it.
 
-    Parameters
-    ----------
-    pad_token_id : int
-        Written to padded positions of `input_ids` (masked, and -100 in `labels`).
-    padding_side : "left" or "right"
-        Default left, so that the last position of every row is a real token.
+    Args:
+        pad_token_id (int): Written to padded positions of `input_ids` (masked, and -100 in
+            `labels`).
+        padding_side ("left" or "right"): Default left, so that the last position of every row is a
+            real token.
     """
 
     def __init__(self, pad_token_id: int, padding_side: str = "left") -> None:

@@ -14,12 +14,9 @@ class EpisodicMemory:
     arrival so far is stored with the same probability. Draws come from the memory's own seeded
     generator, so they depend on nothing but the arrivals and the seed.
 
-    Parameters
-    ----------
-    capacity : int or None
-        Most items kept; None keeps all.
-    seed : int
-        Seed of the generator, default 0.
+    Args:
+        capacity (int or None): Most items kept; None keeps all.
+        seed (int): Seed of the generator, default 0.
     """
 
     def __init__(self, capacity: int | None = None, seed: int = 0) -> None:

@@ -13,12 +13,10 @@ class EventLog:
 
     Not-a-number and infinities, which JSON does not have, become null.
 
-    Parameters
-    ----------
-    path : path of the file
-    offset : int
-        Bytes of an earlier record to keep, default 0; what follows them is cut off, so that a
-        resumed run does not repeat the steps between its checkpoint and its end.
+    Args:
+        path (Path): The file.
+        offset (int): Bytes of an earlier record to keep, default 0; what follows them is cut off,
+            so that a resumed run does not repeat the steps between its checkpoint and its end.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:

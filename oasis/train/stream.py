@@ -22,18 +22,13 @@ class MemoryStream(IterableDataset):
     Every iteration over the stream starts anew from the seed, so a resumed training that skips the
     batches it has seen gets the same ones as one that never stopped.
 
-    Parameters
-    ----------
-    tasks : sequence of sequences of dicts
-        Encoded examples of each task, in the order of arrival. "task" (its index) is added.
-    batch_size : int
-        Candidates per batch, default 16.
-    iterations_per_sample : float
-        Batches per arrival, default 0.125.
-    capacity : int or None
-        Of the memory; None (default) keeps everything.
-    seed : int
-        Seed of the memory's draws.
+    Args:
+        tasks (sequence of sequences of dicts): Encoded examples of each task, in the order of
+            arrival. "task" (its index) is added.
+        batch_size (int): Candidates per batch, default 16.
+        iterations_per_sample (float): Batches per arrival, default 0.125.
+        capacity (int or None): Of the memory; None (default) keeps everything.
+        seed (int): Seed of the memory's draws.
     """
 
     def __init__(

@@ -27,11 +27,10 @@ SHARED = (
 class Workspace:
     """Loads what `config` names, once; `run(config, workspace=...)` takes it any number of times.
 
-    Parameters
-    ----------
-    config : RunConfig
-    model, tokenizer, tasks :
-        Given ones in place of those that `config` names (its `tasks` must be theirs by name).
+    Args:
+        config (RunConfig): The settings shared by the runs.
+        model, tokenizer, tasks: Given ones in place of those that `config` names (its `tasks` must
+            be theirs by name).
     """
 
     def __init__(
