@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from bench.timing import interleaved, peak_megabytes, ratio, show, table
+from bench.timing import extra_megabytes, interleaved, ratio, show, table
 from oasis import head_gram
 
 SHAPE = dict(samples=16, tokens=64, width=1024, vocabulary=32000)
@@ -56,9 +56,9 @@ def memory(function: str, dtype: str) -> float:
     setup = (
         "import torch\nfrom bench import head_gram as b\n"
         f"x = b.inputs(**b.SHAPE, dtype=torch.{dtype})\n"
+        "b.ours(*b.inputs(2, 4, 64, 100))\n"
     )
-    warm = "b.ours(*b.inputs(2, 4, 64, 100))\n"
-    return peak_megabytes(setup + warm + f"b.{function}(*x)") - peak_megabytes(setup + warm)
+    return extra_megabytes(setup, f"b.{function}(*x)")
 
 
 def run() -> None:

@@ -37,14 +37,25 @@ def show(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def peak_megabytes(code: str) -> float:
-    """Peak resident memory of `code` in a process of its own, in MiB."""
-    # VmHWM, not getrusage: the latter starts at the size of the process that forked.
-    program = code + "\nprint(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
+def extra_megabytes(setup: str, code: str) -> float:
+    """MiB that `code` adds at its peak to what is resident after `setup`, in a process of its own.
+
+    Linux only: the peak (VmHWM) is reset in between by way of /proc/self/clear_refs.
+    """
+    program = f"""
+def resident(field):
+    status = open("/proc/self/status").read()
+    return int(status.split(field + ":")[1].split()[0]) / 1024
+{setup}
+open("/proc/self/clear_refs", "w").write("5")
+before = resident("VmRSS")
+{code}
+print(resident("VmHWM") - before)
+"""
     out = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     ).stdout
-    return int(out.split()[-1]) / 1024
+    return float(out.split()[-1])
 
 
 def table(title: str, header: list[str], rows: list[list[str]]) -> None:
