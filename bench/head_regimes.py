@@ -6,6 +6,8 @@ all three from N = 1024 on, as in `pick`), and fits the model's two constants to
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from bench.timing import interleaved, show, table
@@ -29,7 +31,7 @@ def inputs(tokens, width, vocabulary, samples):
 
 
 def times(shape, rounds: int = 3) -> dict[str, float]:
-    """Seconds per regime; one hopeless by the model (4 x the best estimate) is not run."""
+    """CPU seconds per regime; one hopeless by the model (4 x the best estimate) is not run."""
     x = inputs(*shape)
     keys = dict(zip(("tokens", "width", "vocabulary", "samples"), shape, strict=True))
     estimate = {m: head_cost.seconds(m, **keys) for m in head_cost.METHODS}
@@ -39,7 +41,7 @@ def times(shape, rounds: int = 3) -> dict[str, float]:
         for m in head_cost.METHODS
         if estimate[m] <= limit
     }
-    return {m: min(t) for m, t in interleaved(functions, rounds).items()}
+    return {m: min(t) for m, t in interleaved(functions, rounds, clock=time.process_time).items()}
 
 
 def fit(measured) -> tuple[float, float]:

@@ -14,7 +14,7 @@ METHODS = ("ghost", "instantiate", "sketch")
 
 # (flops, bytes) per second: matrix products in float32, and the streams between them. CPU: one core
 # of a 2.3 GHz Xeon with AVX-512; more cores scale both alike. CUDA: an H100's data sheet, no TF32.
-RATES = {"cpu": (90e9, 8e9), "cuda": (50e12, 2.5e12)}
+RATES = {"cpu": (110e9, 10e9), "cuda": (50e12, 2.5e12)}
 
 
 def work(

@@ -60,5 +60,5 @@ def instantiate(problem: Problem) -> tuple[Tensor, ...]:
             product.zero_()
             add_lower_products(product, block.reshape(samples, -1))
             gram += product
-    gram = mirrored(gram) * top * top.unsqueeze(1)
+    gram = mirrored(gram) * (top * top.unsqueeze(1))
     return problem.outputs(gram, r.metrics)

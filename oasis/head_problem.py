@@ -88,7 +88,7 @@ class Problem:
             rows = self.weight[first : first + size]
             if widened is not None:
                 rows = widened[: rows.shape[0]].copy_(rows)
-            logits = buffer[: count * rows.shape[0]].view(count, -1)
+            logits = buffer[: count * rows.shape[0]].view(count, rows.shape[0])
             torch.mm(hidden, rows.T, out=logits)
             yield first, logits
 

@@ -22,19 +22,37 @@ from oasis.head_problem import (
 )
 
 
-class CountSketch:
-    """Buckets and signs for positions 0, 1, ...: runs of m positions, each run rotated at random.
+def _signs(length: int, generator: torch.Generator, like: Tensor) -> Tensor:
+    return (torch.randint(2, (length,), generator=generator) * 2 - 1).to(like)
 
-    Two positions share a bucket with probability 1/m or never, and signs are independent: unbiased,
-    with the variance of a fully random hash or less; and a run is added as two slices.
+
+class WidthSketch:
+    """A random bucket and sign for every coordinate of h."""
+
+    def __init__(self, width: int, dim: int, generator: torch.Generator, like: Tensor):
+        bucket = torch.randint(dim, (width,), generator=generator)
+        self.order = torch.argsort(bucket, stable=True).to(like.device)
+        self.lengths = torch.bincount(bucket, minlength=dim).to(like.device)
+        self.signs = _signs(width, generator, like)
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """[R, m] of values [R, D]."""
+        return segment_sum((values * self.signs).T[self.order], self.lengths).T
+
+
+class VocabularySketch:
+    """Buckets and signs for the vocabulary: runs of m positions, each run rotated at random.
+
+    Two positions share a bucket with probability 1/m or never, and signs are independent. Beside
+    the other factor's random buckets that gives the variance of a random hash or less; and a run
+    is added as two slices.
     """
 
     def __init__(self, length: int, dim: int, generator: torch.Generator, like: Tensor):
         self.dim = dim
         runs = -(-length // dim)
         self.shifts = torch.randint(dim, (runs,), generator=generator).tolist()
-        signs = torch.randint(2, (length,), generator=generator) * 2 - 1
-        self.signs = signs.to(like)
+        self.signs = _signs(length, generator, like)
 
     def add(self, out: Tensor, values: Tensor, first: int) -> None:
         """out [R, m] += the sketch of values [R, C], which stand at `first`, ...; overwritten."""
@@ -58,8 +76,8 @@ def sketch(problem: Problem, dim: int, seed: int) -> tuple[Tensor, ...]:
     h, samples = problem.hidden, problem.tokens.numel()
     vocabulary, width = problem.weight.shape
     generator = torch.Generator().manual_seed(seed)
-    of_delta = CountSketch(vocabulary, dim, generator, h)
-    of_hidden = CountSketch(width, dim, generator, h)
+    of_delta = VocabularySketch(vocabulary, dim, generator, h)
+    of_hidden = WidthSketch(width, dim, generator, h)
     # Parseval for real sequences: every frequency counts twice but the first (and a middle one).
     weights = h.new_full((dim // 2 + 1,), 2.0 / dim)
     weights[0] = 1.0 / dim
@@ -80,11 +98,9 @@ def sketch(problem: Problem, dim: int, seed: int) -> tuple[Tensor, ...]:
         rows, own = slice(begin, end), slice(first_sample, last_sample)
         if begin < end:
             delta, r = _sketched_deltas(problem, rows, of_delta, dim)
-            hidden = h.new_zeros((end - begin, dim))
-            of_hidden.add(hidden, h[rows].clone(), 0)
             owner = problem.owner[rows] - first_sample
             tilt, scale[own] = unit_tilts(r.tilt, owner, last_sample - first_sample)
-            hidden *= tilt.to(h.dtype).unsqueeze(1)
+            hidden = of_hidden(h[rows] * tilt.to(h.dtype).unsqueeze(1))
             spectrum = torch.fft.rfft(delta) * torch.fft.rfft(hidden) * weights.sqrt()
             flat = torch.view_as_real(spectrum).flatten(1)
             sketches[own] = segment_sum(flat, problem.tokens[own])
@@ -92,7 +108,7 @@ def sketch(problem: Problem, dim: int, seed: int) -> tuple[Tensor, ...]:
         begin, first_sample = end, last_sample
     gram = h.new_zeros((samples, samples))
     add_lower_products(gram, sketches)
-    gram = mirrored(gram.double()) * scale * scale.unsqueeze(1)
+    gram = mirrored(gram.double()) * (scale * scale.unsqueeze(1))
     return problem.outputs(gram, tuple(torch.cat(m) for m in zip(*metrics, strict=True)))
 
 
@@ -101,7 +117,7 @@ def chunk_tokens(dim: int) -> int:
     return max(64, BLOCK_ELEMENTS // dim)
 
 
-def _sketched_deltas(problem: Problem, rows: slice, of_delta: CountSketch, dim: int):
+def _sketched_deltas(problem: Problem, rows: slice, of_delta: VocabularySketch, dim: int):
     """Sketches of E - pull e_y [tokens, m] in one pass over the vocabulary, and the results."""
     hidden = problem.hidden[rows]
     out = hidden.new_zeros((hidden.shape[0], dim))

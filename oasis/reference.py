@@ -79,7 +79,7 @@ def head_gram(
             continue
         z, slope = _logits(h, head, offset, softcap, scale)
         others = torch.cat([z[:y], z[y + 1 :]])
-        nll = torch.nn.functional.softplus(torch.logsumexp(others, 0) - z[y], threshold=1e3)
+        nll = torch.nn.functional.softplus(torch.logsumexp(others, 0) - z[y], threshold=100)
         surprise = nll + (z[y] - z)  # -log p, each against the label's own
         surprise[y] = nll
         p = torch.exp(-surprise)
