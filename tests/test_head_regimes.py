@@ -1,4 +1,4 @@
-"""The regimes of head_gram: instantiate equals ghost, the sketch is unbiased, auto names its pick."""
+"""The regimes of head_gram: exact ones agree, the sketch is unbiased, auto names its pick."""
 
 from __future__ import annotations
 
