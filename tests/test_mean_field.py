@@ -128,3 +128,17 @@ def test_large_batches_stay_finite_and_repeat(n, generator):
 def test_auto_switches_beyond_20(generator):
     assert oasis.siren(random_gram(20, 30, generator), method="auto").method == "exact"
     assert oasis.siren(random_gram(21, 30, generator), method="auto").method == "mean_field"
+
+
+def test_stops_at_a_floor(generator):
+    gram = random_gram(30, 12, generator)
+    whole = oasis.siren(gram, method="mean_field")
+    floor = whole.adjusted[whole.order[11]]
+    valid = torch.ones(30, dtype=torch.bool)
+    adjusted, order = torch.ops.oasis.siren(gram, valid, floor, "mean_field", 0.0)
+    made = int((order >= 0).sum())
+    assert 0 < made <= 11 and order[:made].tolist() == whole.order[:made].tolist()
+    assert torch.equal(adjusted[order[:made]], whole.adjusted[order[:made]])
+    left = torch.ones(30, dtype=torch.bool)
+    left[order[:made]] = False
+    assert torch.equal(adjusted[left], gram.diagonal()[left]), "not picked: the raw score"

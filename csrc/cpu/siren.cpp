@@ -2,12 +2,15 @@
 // teach.
 #include <cstdlib>
 
+#include "cpu/greedy.h"
 #include "cpu/kernels.h"
 #include "cpu/vec.h"
-#include "oasis/mean_field.h"
 
 namespace oasis {
 namespace OASIS_ISA {
+
+int64_t mean_field(const double* gram, int64_t n, double floor, double* adjusted, int64_t* order);
+
 namespace {
 
 constexpr int kLowBits = 8, kLow = 1 << kLowBits;  // table in L1; a loop runs over the higher bits
@@ -157,29 +160,6 @@ void extend(Subsets& t, const Coefficients& c, const double* inner_with_a, doubl
   ++t.m;
 }
 
-// The greedy loop shared by all rules. `join(a, m)` updates adjusted[] of the samples left after
-// sample a became the m-th pick.
-template <typename Join>
-int64_t greedy(const double* gram, int64_t n, double floor, double* adjusted, int64_t* order,
-               Join join) {
-  bool* picked = static_cast<bool*>(calloc(size_t(n), 1));
-  for (int64_t i = 0; i < n; ++i) adjusted[i] = gram[i * n + i];
-  int64_t m = 0;
-  for (; m < n; ++m) {
-    int64_t best = -1;
-    for (int64_t i = 0; i < n; ++i)
-      if (!picked[i] && (best < 0 || adjusted[i] > adjusted[best])) best = i;
-    if (!(adjusted[best] > floor) && floor > -HUGE_VAL) break;
-    picked[best] = true;
-    order[m] = best;
-    if (m + 1 < n) join(best, m, picked);
-  }
-  for (int64_t i = 0; i < n; ++i)  // stopped early: what was not picked keeps its raw score
-    if (!picked[i]) adjusted[i] = gram[i * n + i];
-  free(picked);
-  return m;
-}
-
 // Works on the Gram matrix over its largest diagonal entry: no overflow at any scale of gradients,
 // and copies of the largest gradient come out as exactly zero.
 int64_t exact(const double* raw, int64_t n, double floor, double* adjusted, int64_t* order) {
@@ -228,64 +208,6 @@ int64_t pairwise(const double* gram, int64_t n, double floor, double* adjusted, 
       if (!picked[i] && norms > 0) adjusted[i] -= gram[a * n + i] / norms * score;
     }
   });
-}
-
-// The subset sums of `exact` with ||S_U||^2 replaced by its mean over the subsets of one size that
-// hold u (docs/method.md 2.2). The means come from sums over H that a pick updates in O(m). One
-// thread: 20 ms at N = 256, and 256 forks and joins would cost more where cores are shared.
-int64_t mean_field(const double* raw, int64_t n, double floor, double* adjusted, int64_t* order) {
-  double* gram = static_cast<double*>(malloc(size_t(n) * size_t(n + 3) * 8));
-  MeanFieldTable* table = static_cast<MeanFieldTable*>(malloc(sizeof(MeanFieldTable)));
-  if (!gram || !table) {
-    free(gram);
-    free(table);
-    return -1;
-  }
-  double *row_sum = gram + n * n, *norm = row_sum + n, *w = norm + n;
-  double top = 0;
-  for (int64_t i = 0; i < n; ++i) top = raw[i * n + i] > top ? raw[i * n + i] : top;
-  if (!(top > 0)) top = 1;
-  for (int64_t i = 0; i < n * n; ++i) gram[i] = raw[i] / top;
-  for (int64_t i = 0; i < n; ++i) norm[i] = ::sqrt(gram[i * n + i]);
-  double scores = 0, norms = 0, pairs = 0;  // over H: of K_vv, of ||g_v||, of K_vv' (v != v')
-  table->start();
-  const auto join = [&](int64_t a, int64_t m, const bool* picked) {
-    row_sum[m] = 0;  // of K_uv over v in H \ {u}, u the m-th pick
-    for (int64_t u = 0; u < m; ++u) {
-      row_sum[u] += gram[order[u] * n + a];
-      row_sum[m] += gram[order[u] * n + a];
-    }
-    scores += gram[a * n + a];
-    norms += norm[a];
-    pairs += 2 * row_sum[m];
-    if (m) table->advance();
-    for (int64_t u = 0; u <= m; ++u) {
-      MeanField f{};
-      f.square = f.score = gram[order[u] * n + order[u]];
-      f.norm = norm[order[u]];
-      if (m) {
-        f.mean = (scores - f.score) / double(m);
-        f.mean_norm = (norms - f.norm) / double(m);
-        f.linear = f.mean + 2 * row_sum[u] / double(m);
-      }
-      if (m > 1) f.quadratic = (pairs - 2 * row_sum[u]) / (double(m) * double(m - 1));
-      mean_field_bound(f, int(m));
-      w[u] = -table->sum(f);
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      if (picked[i]) continue;
-      double overlap = 0;
-      for (int64_t u = 0; u <= m; ++u) overlap += w[u] * gram[order[u] * n + i];
-      adjusted[i] = gram[i * n + i] + (norm[i] > 0 ? overlap / norm[i] : 0.0);
-    }
-  };
-  const int64_t picks = greedy(gram, n, floor / top, adjusted, order, join);
-  for (int64_t m = 0; m < picks; ++m) w[m] = adjusted[order[m]] * top;
-  for (int64_t i = 0; i < n; ++i) adjusted[i] = raw[i * n + i];
-  for (int64_t m = 0; m < picks; ++m) adjusted[order[m]] = w[m];
-  free(gram);
-  free(table);
-  return picks;
 }
 
 // Pivoted Cholesky: the Schur complement's diagonal is what H does not span (docs/method.md 2.3).
