@@ -10,7 +10,7 @@ import torch
 
 from oasis import _core
 
-NAMES = ("siren", "grad_gram", "head_gram", "scoring")
+NAMES = ("siren", "mean_field", "grad_gram", "head_gram", "head_regimes", "scoring")
 
 
 def main(names: list[str]) -> None:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cpu/kernels.h"
+#include "oasis/mean_field.h"
 #include "oasis/oris.h"
 #include "oasis/philox.h"
 #if defined(_OPENMP)
@@ -72,10 +73,11 @@ void gram(Address data, const std::string& dtype, const std::vector<int64_t>& si
 // Runs on the valid samples alone: an invalid one may neither be picked nor enter a mean.
 int64_t siren(Address gram, Address valid, int64_t n, const std::string& method, double ridge,
               double floor, Address adjusted, Address order) {
-  const Rule rule = method == "exact"      ? Rule::exact
-                    : method == "pairwise" ? Rule::pairwise
-                    : method == "residual" ? Rule::residual
-                                           : Rule::none;
+  const Rule rule = method == "exact"        ? Rule::exact
+                    : method == "mean_field" ? Rule::mean_field
+                    : method == "pairwise"   ? Rule::pairwise
+                    : method == "residual"   ? Rule::residual
+                                             : Rule::none;
   py::gil_scoped_release unlocked;
   const double* k = at<const double>(gram);
   const bool* ok = at<const bool>(valid);
@@ -99,6 +101,17 @@ int64_t siren(Address gram, Address valid, int64_t n, const std::string& method,
   for (int64_t i = 0; i < m; ++i) a[kept[size_t(i)]] = scores[size_t(i)];
   for (int64_t i = 0; i < made; ++i) o[i] = kept[size_t(picks[size_t(i)])];
   return made;
+}
+
+// One alternating sum, for the tests of its error.
+double mean_field_sum(double score, double mean, double square, double linear, double quadratic,
+                      int n) {
+  MeanField f{square, linear, quadratic, score, mean, std::sqrt(square), std::sqrt(mean)};
+  mean_field_bound(f, n);
+  std::vector<MeanFieldTable> table(1);
+  table[0].start();
+  for (int i = 0; i < n; ++i) table[0].advance();
+  return table[0].sum(f);
 }
 
 int64_t oris_step(Address informativeness, Address adjusted, Address valid, int64_t n,
@@ -217,6 +230,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("COUNTERS") = int(kCounters);
   m.def("gram", &oasis::gram);
   m.def("siren", &oasis::siren);
+  m.def("mean_field_sum", &oasis::mean_field_sum);
   m.def("oris", &oasis::oris_step);
   m.def("head_block", &oasis::head_block);
   m.def("head_rescale", &oasis::head_rescale);

@@ -8,6 +8,7 @@ from oasis.gram import HeadGram, grad_gram, head_gram
 from oasis.oris import PRESETS, Preset, threshold
 from oasis.selector import Selection, Selector, select
 from oasis.siren import SirenResult, siren
+from oasis.vocabulary import merge
 
 __version__ = _version("oasis-select")
 
@@ -20,6 +21,7 @@ __all__ = [
     "SirenResult",
     "grad_gram",
     "head_gram",
+    "merge",
     "select",
     "siren",
     "threshold",

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from oasis import ops
-
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-def _check_float(name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: got {type(tensor).__name__}, expected a torch.Tensor")
-    if tensor.dtype not in _FLOATS:
-        raise TypeError(
-            f"{name}: got dtype {tensor.dtype}, expected float32, bfloat16, float16 or float64"
-        )
+from oasis import head_cost, ops
+from oasis.head_checks import check_float, check_head, check_method
+from oasis.head_types import HeadGram, HeadGramPartial
 
 
 def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
@@ -49,7 +38,7 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
         )
     for i, g in enumerate(tensors):
         name = "grads" if isinstance(grads, Tensor) else f"grads[{i}]"
-        _check_float(name, g)
+        check_float(name, g)
         # A parameter that is a single number has a gradient [N]; alone it is more likely a mistake.
         if g.numel() == 0 or g.ndim < (2 if isinstance(grads, Tensor) else 1):
             raise ValueError(
@@ -67,35 +56,6 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
     return ops.grad_gram([g.detach() for g in tensors])
 
 
-@dataclass(frozen=True)
-class HeadGram:
-    """What one pass over the vocabulary yields per sample (N samples).
-
-    Attributes:
-        gram: [N, N] float64, inner products of the head's gradients; zero rows without labels.
-        loss: [N] float64, cross-entropy in nats, mean (or sum) over the sample's label tokens.
-        entropy: [N] float64, entropy of the predictions in nats, likewise.
-        el2n: [N] float64, ||softmax(z) - onehot(y)||, likewise.
-        correct: [N] int64, label tokens whose label has the strictly largest logit.
-        tokens: [N] int64, label tokens.
-        reduction: "mean" or "sum", over the tokens of a sample.
-    """
-
-    gram: Tensor
-    loss: Tensor
-    entropy: Tensor
-    el2n: Tensor
-    correct: Tensor
-    tokens: Tensor
-    reduction: str = "mean"
-
-    @property
-    def perplexity(self) -> Tensor:
-        """[N] exp of the mean loss per label token; 1 without label tokens."""
-        count = self.tokens.clamp(min=1) if self.reduction == "sum" else 1
-        return (self.loss / count).exp()
-
-
 def head_gram(
     hidden: Tensor,
     weight: Tensor,
@@ -107,7 +67,11 @@ def head_gram(
     softcap: float | None = None,
     scale: float = 1.0,
     reduction: str = "mean",
-) -> HeadGram:
+    method: str = "auto",
+    sketch_dim: int = 4096,
+    seed: int = 0,
+    vocab_range: tuple[int, int] | None = None,
+) -> HeadGram | HeadGramPartial:
     """Gram matrix of the per-sample gradients of the output head, without those gradients.
 
     The gradient of sample i's cross-entropy with respect to W is sum_t c_t delta_t h_t^T, a V x D
@@ -126,70 +90,34 @@ def head_gram(
         softcap: cap of the logits, > 0, or None.
         scale: factor on the logits before the cap.
         reduction: "mean" (c_t = 1 / n_i over the n_i label tokens of the sample) or "sum" (1).
+        method: "ghost" (products of tokens) and "instantiate" (gradients of one vocabulary block
+            at a time, for T well above 4 D) are exact; "sketch" is an unbiased estimate whose
+            memory and time grow with T alone: the standard deviation of K_ij over seeds is below
+            sqrt(11 / sketch_dim K_ii K_jj). "auto": the cheapest by a cost model, a sketch only
+            for N >= 1024. The result names what was used.
+        sketch_dim: of "sketch": numbers kept per sample, >= 16.
+        seed: of "sketch": the same seed gives the same estimate.
+        vocab_range: (first, last) if `weight` and `bias` hold only these rows of the head; labels
+            still count from the whole head's first row. Takes "ghost".
 
     Returns:
-        HeadGram. A sample without label tokens has zeros everywhere.
+        HeadGram. A sample without label tokens has zeros everywhere. With `vocab_range`, a part
+        to be passed to `oasis.merge` with the others.
 
     Raises:
         TypeError, ValueError: naming the argument; for a label out of range, the position.
     """
-    _check_float("hidden", hidden)
-    _check_float("weight", weight)
-    if hidden.ndim != 2 or hidden.shape[1] == 0:
-        raise ValueError(f"hidden: got shape {list(hidden.shape)}, expected [T, D]")
-    tokens, width = hidden.shape
-    if weight.ndim != 2 or weight.shape[1] != width or weight.shape[0] == 0:
-        raise ValueError(
-            f"weight: got shape {list(weight.shape)}, expected [V, {width}] to match hidden"
-        )
-    vocabulary = weight.shape[0]
-    if weight.dtype != hidden.dtype:
-        raise TypeError(f"weight: got dtype {weight.dtype}, expected {hidden.dtype} as hidden")
-    for name, value in (("labels", labels), ("sample", sample)):
-        if not isinstance(value, Tensor) or value.dtype != torch.int64:
-            got = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise TypeError(f"{name}: got {got}, expected an int64 tensor [{tokens}]")
-        if value.shape != (tokens,):
-            raise ValueError(f"{name}: got shape {list(value.shape)}, expected [{tokens}]")
-    if bias is not None:
-        _check_float("bias", bias)
-        if bias.shape != (vocabulary,):
-            raise ValueError(f"bias: got shape {list(bias.shape)}, expected [{vocabulary}]")
-    for name, value in (("weight", weight), ("labels", labels), ("sample", sample), ("bias", bias)):
-        if value is not None and value.device != hidden.device:
-            raise ValueError(f"{name}: got device {value.device}, expected {hidden.device}")
-    if not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"num_samples: got {num_samples!r}, expected an integer >= 1")
-    if softcap is not None and not 0 < softcap < float("inf"):
-        raise ValueError(f"softcap: got {softcap!r}, expected a finite number > 0 or None")
-    if not abs(scale) < float("inf"):
-        raise ValueError(f"scale: got {scale!r}, expected a finite number")
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction: got {reduction!r}, expected 'mean' or 'sum'")
-    outside = (sample < 0) | (sample >= num_samples)
-    if outside.any():
-        at = int(outside.nonzero()[0])
-        raise ValueError(
-            f"sample: got {int(sample[at])} at position {at}, expected 0 to {num_samples - 1}"
-        )
-    outside = ((labels < 0) & (labels != -100)) | (labels >= vocabulary)
-    if outside.any():
-        at = int(outside.nonzero()[0])
-        raise ValueError(
-            f"labels: got {int(labels[at])} at position {at} (sample {int(sample[at])}), expected "
-            f"0 to {vocabulary - 1}, or -100 to ignore the position"
-        )
-    return HeadGram(
-        *ops.head_gram(
-            hidden.detach(),
-            weight.detach(),
-            labels,
-            sample,
-            num_samples,
-            None if bias is None else bias.detach(),
-            float(softcap or 0.0),
-            float(scale),
-            reduction == "mean",
-        ),
-        reduction,
-    )
+    check_head(hidden, weight, labels, sample, num_samples, bias, softcap, scale, vocab_range)
+    check_method(method, reduction, sketch_dim, seed, vocab_range)
+    bias = None if bias is None else bias.detach()
+    cap, scale = float(softcap or 0.0), float(scale)
+    arguments = hidden.detach(), weight.detach(), labels, sample, num_samples, bias, cap, scale
+    mean = reduction == "mean"
+    if vocab_range is not None:
+        sums = ops.head_partial(*arguments, mean, vocab_range[0])
+        return HeadGramPartial(vocab_range, *sums, cap, scale, reduction)
+    if method == "auto":
+        shape = int((labels != -100).sum()), hidden.shape[1], weight.shape[0], num_samples
+        method = head_cost.pick(*shape, sketch_dim, hidden.device.type)
+    results = ops.head_gram(*arguments, mean, method, sketch_dim, seed)
+    return HeadGram(*results, reduction, method)

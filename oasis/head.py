@@ -1,4 +1,4 @@
-"""`head_gram` in one pass over the vocabulary (docs/method.md 1.1 and 1.2): the loop over blocks.
+"""`head_gram` by blocks of the vocabulary (docs/method.md 1.1 and 1.2): its regimes' driver.
 
 Matrix products are torch's. What lies between them is the compiled epilogue on the CPU, and plain
 torch (`oasis.head_torch`) elsewhere.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oasis import _core, head_torch
-
-_BLOCK_ELEMENTS = 4 << 20  # numbers in one block of logits (16 MiB in float32)
-_TILE = 256  # rows of the symmetric products computed at once; only the lower half is
+from oasis import _core, head_ghost, head_torch
+from oasis.head_instantiate import instantiate
+from oasis.head_problem import Problem
+from oasis.head_sketch import sketch
 
 
 class _Compiled:
@@ -31,7 +31,8 @@ class _Compiled:
         self.gathers = torch.zeros(tokens, distinct.numel(), dtype=dtype)
         self.sorted_labels = distinct.tolist()
 
-    def block(self, logits: Tensor, first: int, products: Tensor) -> None:
+    def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
+        """Logits become E in place; `products`, if there are any, shrink as the peaks grow."""
         tokens, columns = logits.shape
         inside = [
             (i, y - first) for i, y in enumerate(self.sorted_labels) if first <= y < first + columns
@@ -56,7 +57,7 @@ class _Compiled:
             distinct=self.distinct.numel(),
             **{f: t.data_ptr() for f, t in self.token.items()},
         )
-        if first:
+        if first and products is not None:
             _core.head_rescale(
                 products.data_ptr(),
                 self.gathers.data_ptr(),
@@ -86,86 +87,52 @@ class _Compiled:
         return gram
 
 
-def _add_lower_products(out: Tensor, rows: Tensor) -> None:
-    """out += rows rows^T, in tiles; the strict upper half of off-diagonal tiles is left alone."""
-    for begin in range(0, rows.shape[0], _TILE):
-        end = min(begin + _TILE, rows.shape[0])
-        target = out[begin:end, :end]
-        torch.addmm(target, rows[begin:end], rows[:end].T, out=target)
+def _problem(
+    hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean, first=0
+) -> Problem:
+    epilogue_type = _Compiled if hidden.device.type == "cpu" else head_torch.Epilogue
+    labels = torch.where(labels == -100, labels, labels - first) if first else labels
+    return Problem.of(
+        *(hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean, epilogue_type)
+    )
+
+
+def _nothing(problem: Problem) -> tuple[Tensor, ...]:
+    """The outputs where no token has a label."""
+    n, like = problem.tokens.numel(), problem.hidden
+    zeros = [like.new_zeros(n, dtype=torch.float64) for _ in range(3)]
+    gram = like.new_zeros((n, n), dtype=torch.float64)
+    return gram, *zeros, torch.zeros_like(problem.tokens), problem.tokens
 
 
 def head_gram_blocks(
-    hidden: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    sample: Tensor,
-    num_samples: int,
-    bias: Tensor | None,
-    softcap: float,
-    scale: float,
-    mean: bool,
+    *arguments, method: str = "ghost", sketch_dim: int = 4096, seed: int = 0
 ) -> tuple[Tensor, ...]:
     """The operator behind `oasis.head_gram`; `softcap` 0 means none."""
-    device = hidden.device
-    labelled = (labels != -100).nonzero().squeeze(1)
-    owner = sample[labelled]
-    # Tokens of one sample side by side: each entry of the result is then one rectangle.
-    by_sample = torch.argsort(owner, stable=True)
-    index, owner = labelled[by_sample], owner[by_sample]
-    tokens = torch.bincount(owner, minlength=num_samples)
-    count = index.numel()
-    if count == 0:
-        zeros = [hidden.new_zeros(num_samples, dtype=torch.float64) for _ in range(3)]
-        gram = hidden.new_zeros((num_samples, num_samples), dtype=torch.float64)
-        return gram, *zeros, torch.zeros_like(tokens), tokens
+    problem = _problem(*arguments)
+    if problem.labels.numel() == 0:
+        return _nothing(problem)
+    if method == "ghost":
+        return head_ghost.ghost(problem)
+    if method == "instantiate":
+        return instantiate(problem)
+    return sketch(problem, sketch_dim, seed)
 
-    work = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-    h = hidden[index].to(work)
-    y = labels[index].contiguous()
-    distinct, label_index = torch.unique(y, sorted=True, return_inverse=True)
-    bias = None if bias is None else bias.to(work).contiguous()
-    epilogue_type = _Compiled if device.type == "cpu" else head_torch.Epilogue
-    epilogue = epilogue_type(y, label_index, distinct, bias, scale, softcap, work)
 
-    vocabulary, width = weight.shape
-    block = max(256, _BLOCK_ELEMENTS // max(count, width if weight.dtype != work else 1))
-    block = min(block, vocabulary)
-    products = h.new_zeros((count, count))
-    buffer = h.new_empty(count * block)
-    widened = None if weight.dtype == work else h.new_empty((block, width))
-    for first in range(0, vocabulary, block):
-        rows = weight[first : first + block]
-        if widened is not None:
-            rows = widened[: rows.shape[0]].copy_(rows)
-        logits = buffer[: count * rows.shape[0]].view(count, -1)
-        torch.mm(h, rows.T, out=logits)
-        epilogue.block(logits, first, products)
-        _add_lower_products(products, logits)
+def head_partial_blocks(*arguments, first: int) -> tuple[Tensor, ...]:
+    """The operator behind `vocab_range=`: (products, inner, gathers, token, labels, tokens)."""
+    problem = _problem(*arguments, first)
+    return *head_ghost.partial(problem), problem.labels + first, problem.tokens
 
-    inner = h.new_zeros((count, count))
-    _add_lower_products(inner, h)
 
-    token = epilogue.token
-    # Everything relative to the label's logit, so that a confident token keeps its small numbers.
-    lead = token["peak"] - token["label_logit"]
-    off_label = torch.where(token["sum"] == 0, -torch.inf, token["sum"].log() + lead)
-    loss = torch.logaddexp(torch.zeros_like(off_label), off_label)
-    ratio = torch.where(token["sum"] == 0, 0.0, (lead - loss).exp())  # exp(peak - log-sum-exp)
-    q = token["sum"] * ratio
-    above = torch.where(token["sum"] == 0, 0.0, loss - lead)  # log-sum-exp - peak
-    entropy = (-loss).exp() * loss + ratio * (above * token["sum"] + token["weighted"])
-    el2n = (ratio.square() * token["squares"] + q.square()).sqrt()
-    correct = token["label_logit"] > token["maximum"]
-
-    share = (1 / tokens.double())[owner] if mean else torch.ones_like(loss)
-    chain = scale * (1 - (token["label_logit"] / softcap).square()) if softcap else scale
-    offsets = torch.zeros(num_samples + 1, dtype=torch.int64, device=device)
-    torch.cumsum(tokens, 0, out=offsets[1:])
-    gram = epilogue.reduce(products, inner, offsets, share * scale * ratio, share * q * chain)
-
-    # Tokens of a sample are neighbours: a sum per segment, in the same order on every device.
-    def per_sample(values: Tensor) -> Tensor:
-        return torch.segment_reduce(values, "sum", lengths=tokens, initial=0, unsafe=True)
-
-    means = (per_sample(share * values) for values in (loss, entropy, el2n))
-    return gram, *means, per_sample(correct.double()).long(), tokens
+def head_merge_blocks(
+    products, gathers, token, inner, labels, tokens, softcap: float, scale: float, mean: bool
+) -> tuple[Tensor, ...]:
+    """The operator behind `oasis.merge`: outputs as of `head_gram`."""
+    owner = torch.repeat_interleave(tokens)
+    epilogue_type = _Compiled if inner.device.type == "cpu" else head_torch.Epilogue
+    head = (None, None, softcap, scale, mean, epilogue_type)
+    problem = Problem(inner, labels, owner, tokens, *head)
+    if labels.numel() == 0:
+        return _nothing(problem)
+    return head_ghost.merge(problem, list(zip(products, gathers, token, strict=True)), inner)

@@ -19,7 +19,7 @@ class Epilogue:
             self.token[f] = zeros - torch.inf
         self.gathers = zeros.new_zeros((labels.numel(), distinct.numel()), dtype=dtype)
 
-    def block(self, logits: Tensor, first: int, products: Tensor) -> None:
+    def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
         """In place: logits become exp(z - peak) f, the label's column zero (docs/method.md 1.2)."""
         token, columns = self.token, logits.shape[1]
         if self.bias is not None:
@@ -45,7 +45,8 @@ class Epilogue:
         token["squares"] = token["squares"] * factor.square()
         token["peak"] = peak
         narrow = factor.to(logits.dtype)
-        products *= narrow.unsqueeze(1) * narrow
+        if products is not None:
+            products *= narrow.unsqueeze(1) * narrow
         self.gathers *= narrow.unsqueeze(1)
 
         base = torch.where(peak.isneginf(), 0.0, peak).to(logits.dtype).unsqueeze(1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from oasis import _core
-from oasis.head import head_gram_blocks
+from oasis.head import head_gram_blocks, head_merge_blocks, head_partial_blocks
 
 # Not torch.library.custom_op: its first call imports the compiler stack, seconds of it.
 _library = torch.library.Library("oasis", "DEF")
@@ -193,38 +193,78 @@ def _(informativeness, adjusted, valid, statistics, counters, *options):
 
 _define(
     "head_gram(Tensor hidden, Tensor weight, Tensor labels, Tensor sample, int num_samples, "
-    "Tensor? bias, float softcap, float scale, bool mean) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    'Tensor? bias, float softcap, float scale, bool mean, str method="ghost", '
+    "int sketch_dim=4096, int seed=0) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
 @_implement("head_gram", "CPU", "CUDA")
-def _(
-    hidden: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    sample: Tensor,
-    num_samples: int,
-    bias: Tensor | None,
-    softcap: float,
-    scale: float,
-    mean: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _(*arguments) -> tuple[Tensor, ...]:
     """(gram [N, N], loss, entropy, el2n, correct, tokens [N]) of the output head's gradients."""
-    return head_gram_blocks(hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean)
+    problem, options = arguments[:9], arguments[9:]
+    names = ("method", "sketch_dim", "seed")
+    return head_gram_blocks(*problem, **dict(zip(names, options, strict=False)))
+
+
+def _per_sample(like: Tensor, n: int) -> tuple[Tensor, ...]:
+    real = [like.new_empty(s, dtype=torch.float64) for s in ((n, n), (n,), (n,), (n,))]
+    return *real, *(like.new_empty((n,), dtype=torch.int64) for _ in range(2))
 
 
 @_fake("head_gram")
-def _(hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean):
-    n = num_samples
-    real = [hidden.new_empty(s, dtype=torch.float64) for s in ((n, n), (n,), (n,), (n,))]
-    return *real, *(hidden.new_empty((n,), dtype=torch.int64) for _ in range(2))
+def _(hidden, weight, labels, sample, num_samples, *options):
+    return _per_sample(hidden, num_samples)
+
+
+_define(
+    "head_partial(Tensor hidden, Tensor weight, Tensor labels, Tensor sample, int num_samples, "
+    "Tensor? bias, float softcap, float scale, bool mean, int first) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@_implement("head_partial", "CPU", "CUDA")
+def _(*arguments) -> tuple[Tensor, ...]:
+    """Sums over a part of the vocabulary, which begins at `first`: T x T, T x labels, 6 x T."""
+    return head_partial_blocks(*arguments[:9], first=arguments[9])
+
+
+@_fake("head_partial")
+def _(hidden, weight, labels, sample, num_samples, *options):
+    context = torch.library.get_ctx()
+    tokens, distinct = context.new_dynamic_size(), context.new_dynamic_size()
+    work = torch.promote_types(hidden.dtype, torch.float32)
+    shapes = (tokens, tokens), (tokens, tokens), (tokens, distinct)
+    sums = [hidden.new_empty(shape, dtype=work) for shape in shapes]
+    token = hidden.new_empty((6, tokens), dtype=torch.float64)
+    return *sums, token, labels.new_empty(tokens), labels.new_empty(num_samples)
+
+
+_define(
+    "head_merge(Tensor[] products, Tensor[] gathers, Tensor[] token, Tensor inner, Tensor labels, "
+    "Tensor tokens, float softcap, float scale, bool mean) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@_implement("head_merge", "CPU", "CUDA")
+def _(*arguments) -> tuple[Tensor, ...]:
+    """Outputs as of `head_gram` from the parts of the vocabulary."""
+    outputs = head_merge_blocks(*arguments)
+    return *outputs[:-1], outputs[-1].clone()  # an output may not be an input
+
+
+@_fake("head_merge")
+def _(products, gathers, token, inner, labels, tokens, softcap, scale, mean):
+    return _per_sample(inner, tokens.shape[0])
 
 
 grad_gram = torch.ops.oasis.grad_gram
 siren = torch.ops.oasis.siren
 oris_ = torch.ops.oasis.oris_
 head_gram = torch.ops.oasis.head_gram
+head_partial = torch.ops.oasis.head_partial
+head_merge = torch.ops.oasis.head_merge
 
 
 def backends(device_type: str) -> dict[str, tuple[str, str]]:

@@ -79,7 +79,7 @@ def head_gram(
             continue
         z, slope = _logits(h, head, offset, softcap, scale)
         others = torch.cat([z[:y], z[y + 1 :]])
-        nll = torch.nn.functional.softplus(torch.logsumexp(others, 0) - z[y], threshold=1e3)
+        nll = torch.nn.functional.softplus(torch.logsumexp(others, 0) - z[y], threshold=100)
         surprise = nll + (z[y] - z)  # -log p, each against the label's own
         surprise[y] = nll
         p = torch.exp(-surprise)
@@ -164,9 +164,16 @@ def siren(
 
     ``A_i(H) = I_i - sum_h cos(g_i, g_h) I_h
     + sum_{|U| >= 2} (-1)^|U| cos(g_i, mean_U g) mean_U I``; ``"pairwise"`` stops after the first
-    sum, ``"residual"`` is the Schur complement of K, ``"none"`` is I.
+    sum, ``"mean_field"`` replaces ||sum_U g||^2 by its mean over the subsets of one size,
+    ``"residual"`` is the Schur complement of K, ``"none"`` is I.
     """
-    rules = {"exact": _exact, "pairwise": _pairwise, "residual": _residual, "none": _none}
+    rules = {
+        "exact": _exact,
+        "mean_field": _mean_field,
+        "pairwise": _pairwise,
+        "residual": _residual,
+        "none": _none,
+    }
     if method not in rules:
         raise ValueError(f"method: got {method!r}, expected one of {sorted(rules)}")
     k = gram.detach().to(torch.float64).tolist()
@@ -210,6 +217,54 @@ def _exact(k, i, picked, shift) -> float:
             mean = math.fsum(k[u][u] for u in subset) / size
             terms.append((-1) ** size * _cosine_with_mean(k, i, subset) * mean)
     return math.fsum(terms)
+
+
+def _mean_field(k, i, picked, shift) -> float:
+    """``I_i + sum_u w_u K_iu / ||g_i||``, w_u from the mean ||S_U||^2 over the U of one size."""
+    if k[i][i] <= 0.0:
+        return 0.0
+    terms = [k[i][i]]
+    for u in picked:
+        others = [v for v in picked if v != u]
+        n = len(others)
+        mean = math.fsum(k[v][v] for v in others) / n if n else 0.0
+        cross = math.fsum(k[u][v] for v in others) / n if n else 0.0
+        pairs = math.fsum(k[v][x] for v in others for x in others if x != v)
+        weight = -mean_field_sum(
+            k[u][u],
+            mean,
+            k[u][u],
+            mean + 2 * cross,
+            pairs / (n * (n - 1)) if n > 1 else 0.0,
+            n,
+            bound=(math.sqrt(k[u][u]), math.fsum(math.sqrt(k[v][v]) for v in others) / (n or 1)),
+        )
+        terms.append(weight * k[i][u] / math.sqrt(k[i][i]))
+    return math.fsum(terms)
+
+
+def mean_field_sum(score, mean, square, linear, quadratic, n, bound=None, digits=80) -> float:
+    """``sum_j (-1)^j C(n, j) (score + j mean) / ((j + 1) sqrt(q(j)))``, term by term.
+
+    ``q(j) = square + linear j + quadratic j (j - 1)``, held to what the mean of squared norms can
+    be: never falling (linear >= max(quadratic, 0)) and not negative at n. Terms reach 2^n, so the
+    arithmetic carries ``digits`` beyond that. ``bound``: (||g_u||, mean of the others' norms).
+    """
+    import mpmath
+
+    linear = max(linear, quadratic, 0.0)
+    if n > 1:
+        quadratic = max(quadratic, -(square / n + linear) / (n - 1))
+    own, other = bound or (math.sqrt(square), math.sqrt(mean))
+    with mpmath.workdps(digits + int(0.302 * n)):
+        a, b, c = mpmath.mpf(square), mpmath.mpf(linear), mpmath.mpf(quadratic)
+        total = mpmath.mpf(0)
+        for j in range(n + 1):
+            q = a + j * b + j * (j - 1) * c
+            if q > ZERO_NORM * (own + j * other) ** 2:
+                f = (mpmath.mpf(score) + j * mpmath.mpf(mean)) / ((j + 1) * mpmath.sqrt(q))
+                total += (-1) ** j * math.comb(n, j) * f
+        return float(total)
 
 
 def _residual(k, i, picked, shift) -> float:

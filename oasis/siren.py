@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oasis import _core, ops
 
-METHODS = ("exact", "pairwise", "residual", "none", "auto")
+METHODS = ("exact", "mean_field", "pairwise", "residual", "none", "auto")
 MAX_EXACT = _core.MAX_EXACT
 AUTO_EXACT = 20  # "auto" is exact up to here: 1 ms; every further sample doubles it
 
@@ -55,11 +55,11 @@ def check_rule(method: str, ridge: float, n: int) -> str:
     if not 0 <= ridge < float("inf"):
         raise ValueError(f"ridge: got {ridge!r}, expected a finite number >= 0")
     if method == "auto":
-        return "exact" if n <= AUTO_EXACT else "residual"
+        return "exact" if n <= AUTO_EXACT else "mean_field"
     if method == "exact" and n > MAX_EXACT:
         raise ValueError(
             f"method: 'exact' visits 2^N subsets and takes at most N = {MAX_EXACT} samples, got "
-            f"N = {n}; use 'residual', 'pairwise' or 'auto'"
+            f"N = {n}; use 'mean_field', 'residual', 'pairwise' or 'auto'"
         )
     return method
 
@@ -78,10 +78,12 @@ def siren(
 
     - "exact": inclusion-exclusion over all subsets of H, each visited once (2.1). N <= 30; 20 us
       at N = 16, time and memory (8 bytes x 2^(N-2)) double with every further sample.
-    - "pairwise": its first sum only.
+    - "mean_field": the same sum with ||sum_U g||^2 replaced by its mean over the subsets of one
+      size (2.2). Any N, O(N^3).
+    - "pairwise": the first sum only.
     - "residual": the squared norm of g_i outside the span of H, by pivoted Cholesky (2.3). Any N.
     - "none": scores as they are, in descending order.
-    - "auto": "exact" up to N = 20, "residual" beyond.
+    - "auto": "exact" up to N = 20, "mean_field" beyond.
 
     Args:
         gram: [N, N] symmetric, floating point; informativeness is its diagonal.

@@ -42,7 +42,7 @@ def test_grad_gram(dtype, n, generator):
         opcheck(torch.ops.oasis.grad_gram.default, (grads,), test_utils=TESTS)
 
 
-@pytest.mark.parametrize("method", ["exact", "pairwise", "residual", "none"])
+@pytest.mark.parametrize("method", ["exact", "mean_field", "pairwise", "residual", "none"])
 @pytest.mark.parametrize("n", [1, 6])
 def test_siren(method, n, generator):
     grads = torch.randn(n, 9, generator=generator, dtype=torch.float64)
@@ -61,8 +61,27 @@ def test_oris(draw, generator):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_head_gram(dtype, with_bias, masked, generator):
-    arguments = (
+@pytest.mark.parametrize("method", ["ghost", "instantiate", "sketch"])
+def test_head_gram(dtype, with_bias, masked, method, generator):
+    arguments = head_arguments(dtype, with_bias, masked, generator)
+    options = (method, 32, 1)
+    opcheck(torch.ops.oasis.head_gram.default, (*arguments, *options), test_utils=TESTS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_head_partial_and_merge(dtype, masked, generator):
+    arguments = head_arguments(dtype, True, masked, generator)
+    opcheck(torch.ops.oasis.head_partial.default, (*arguments, 7), test_utils=TESTS)
+    *sums, labels, tokens = torch.ops.oasis.head_partial(*arguments, 0)
+    products, inner, gathers, token = sums
+    parts = [products] * 2, [gathers] * 2, [token] * 2
+    options = (inner, labels, tokens, 5.0, 1.0, True)
+    opcheck(torch.ops.oasis.head_merge.default, (*parts, *options), test_utils=TESTS)
+
+
+def head_arguments(dtype, with_bias, masked, generator):
+    return (
         torch.randn(6, 4, generator=generator).to(dtype),
         torch.randn(30, 4, generator=generator).to(dtype),
         torch.tensor([-100] * 6 if masked else [3, -100, 29, 0, 3, 7]),
@@ -73,7 +92,6 @@ def test_head_gram(dtype, with_bias, masked, generator):
         1.0,
         True,
     )
-    opcheck(torch.ops.oasis.head_gram.default, arguments, test_utils=TESTS)
 
 
 def test_oris_declares_what_it_changes(generator):

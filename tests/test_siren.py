@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import oasis
 from oasis import reference
 
-METHODS = ["exact", "pairwise", "residual", "none"]
+METHODS = ["exact", "mean_field", "pairwise", "residual", "none"]
 
 
 def random_gram(n, p, generator, clusters=0):

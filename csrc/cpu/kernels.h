@@ -6,7 +6,7 @@
 namespace oasis {
 
 enum class DType { float32, float64, bfloat16, float16 };
-enum class Rule { exact, pairwise, residual, none };
+enum class Rule { exact, mean_field, pairwise, residual, none };
 
 constexpr int kMaxDims = 8;
 constexpr int kMaxExact = 30;  // subsets need 8 bytes x 2^(N-2): 2 GiB at 30

@@ -2,11 +2,15 @@
 // teach.
 #include <cstdlib>
 
+#include "cpu/greedy.h"
 #include "cpu/kernels.h"
 #include "cpu/vec.h"
 
 namespace oasis {
 namespace OASIS_ISA {
+
+int64_t mean_field(const double* gram, int64_t n, double floor, double* adjusted, int64_t* order);
+
 namespace {
 
 constexpr int kLowBits = 8, kLow = 1 << kLowBits;  // table in L1; a loop runs over the higher bits
@@ -156,29 +160,6 @@ void extend(Subsets& t, const Coefficients& c, const double* inner_with_a, doubl
   ++t.m;
 }
 
-// The greedy loop shared by all rules. `join(a, m)` updates adjusted[] of the samples left after
-// sample a became the m-th pick.
-template <typename Join>
-int64_t greedy(const double* gram, int64_t n, double floor, double* adjusted, int64_t* order,
-               Join join) {
-  bool* picked = static_cast<bool*>(calloc(size_t(n), 1));
-  for (int64_t i = 0; i < n; ++i) adjusted[i] = gram[i * n + i];
-  int64_t m = 0;
-  for (; m < n; ++m) {
-    int64_t best = -1;
-    for (int64_t i = 0; i < n; ++i)
-      if (!picked[i] && (best < 0 || adjusted[i] > adjusted[best])) best = i;
-    if (!(adjusted[best] > floor) && floor > -HUGE_VAL) break;
-    picked[best] = true;
-    order[m] = best;
-    if (m + 1 < n) join(best, m, picked);
-  }
-  for (int64_t i = 0; i < n; ++i)  // stopped early: what was not picked keeps its raw score
-    if (!picked[i]) adjusted[i] = gram[i * n + i];
-  free(picked);
-  return m;
-}
-
 // Works on the Gram matrix over its largest diagonal entry: no overflow at any scale of gradients,
 // and copies of the largest gradient come out as exactly zero.
 int64_t exact(const double* raw, int64_t n, double floor, double* adjusted, int64_t* order) {
@@ -268,6 +249,8 @@ int64_t siren(const double* gram, int64_t n, Rule rule, double ridge, double flo
   switch (rule) {
     case Rule::exact:
       return exact(gram, n, floor, adjusted, order);
+    case Rule::mean_field:
+      return mean_field(gram, n, floor, adjusted, order);
     case Rule::pairwise:
       return pairwise(gram, n, floor, adjusted, order);
     case Rule::residual:

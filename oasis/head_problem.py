@@ -1,0 +1,155 @@
+"""What the regimes of `head_gram` share: the label tokens, blocks of logits, per-token results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK_ELEMENTS = 4 << 20  # numbers in one block of logits (16 MiB in float32)
+_TILE = 256  # rows of a symmetric product computed at once; only the lower half is
+
+
+def add_lower_products(out: Tensor, rows: Tensor) -> None:
+    """out += rows rows^T, in tiles; the strict upper half of off-diagonal tiles is left alone."""
+    for begin in range(0, rows.shape[0], _TILE):
+        end = min(begin + _TILE, rows.shape[0])
+        target = out[begin:end, :end]
+        torch.addmm(target, rows[begin:end], rows[:end].T, out=target)
+
+
+def mirrored(lower: Tensor) -> Tensor:
+    """The symmetric matrix with this lower half."""
+    lower = torch.tril(lower)
+    return lower + torch.tril(lower, -1).T
+
+
+@dataclass
+class Problem:
+    """The label tokens of a batch, those of one sample side by side, and the head.
+
+    `hidden` [T, D] and the sums are float32 (float64 for float64 input). `labels` [T] count from
+    the first row of `weight`, and lie outside it where the head is a part of the vocabulary.
+    """
+
+    hidden: Tensor
+    labels: Tensor
+    owner: Tensor  # [T] sample of each token
+    tokens: Tensor  # [N] label tokens of each sample
+    weight: Tensor
+    bias: Tensor | None
+    softcap: float
+    scale: float
+    mean: bool
+    epilogue_type: type
+
+    @classmethod
+    def of(
+        cls, hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean, epilogue_type
+    ) -> Problem:
+        labelled = (labels != -100).nonzero().squeeze(1)
+        owner = sample[labelled]
+        # Tokens of one sample side by side: each entry of the result is then one rectangle.
+        by_sample = torch.argsort(owner, stable=True)
+        index, owner = labelled[by_sample], owner[by_sample]
+        work = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        return cls(
+            hidden[index].to(work),
+            labels[index].contiguous(),
+            owner,
+            torch.bincount(owner, minlength=num_samples),
+            weight,
+            None if bias is None else bias.to(work).contiguous(),
+            softcap,
+            scale,
+            mean,
+            epilogue_type,
+        )
+
+    def epilogue(self, rows: slice = slice(None), gathers: bool = True):
+        """A fresh epilogue for these tokens; `gathers` keeps E at everybody's label."""
+        labels = self.labels[rows].contiguous()
+        distinct, index = torch.unique(labels, sorted=True, return_inverse=True)
+        if not gathers:
+            distinct = distinct[:0]
+        arguments = self.bias, self.scale, self.softcap, self.hidden.dtype
+        return self.epilogue_type(labels, index, distinct, *arguments)
+
+    def blocks(self, hidden: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
+        """(first column, logits W h of `size` columns) through the vocabulary, in one buffer."""
+        vocabulary, width = self.weight.shape
+        count, size = hidden.shape[0], min(size, vocabulary)
+        buffer = hidden.new_empty(count * size)
+        same = self.weight.dtype == hidden.dtype
+        widened = None if same else hidden.new_empty((size, width))
+        for first in range(0, vocabulary, size):
+            rows = self.weight[first : first + size]
+            if widened is not None:
+                rows = widened[: rows.shape[0]].copy_(rows)
+            logits = buffer[: count * rows.shape[0]].view(count, rows.shape[0])
+            torch.mm(hidden, rows.T, out=logits)
+            yield first, logits
+
+    def block_size(self, count: int) -> int:
+        """Columns of logits at once for `count` tokens."""
+        width = self.weight.shape[1] if self.weight.dtype != self.hidden.dtype else 1
+        return max(256, BLOCK_ELEMENTS // max(count, width))
+
+    def results(self, token: dict[str, Tensor], rows: slice = slice(None)) -> Results:
+        """Losses and gradient factors of these tokens from the epilogue's final state."""
+        # Everything relative to the label's logit: a confident token keeps its small numbers.
+        lead, empty = token["peak"] - token["label_logit"], token["sum"] == 0
+        off_label = torch.where(empty, -torch.inf, token["sum"].log() + lead)
+        loss = torch.logaddexp(torch.zeros_like(off_label), off_label)
+        ratio = torch.where(empty, 0.0, (lead - loss).exp())  # exp(peak - log-sum-exp)
+        q = token["sum"] * ratio
+        above = torch.where(empty, 0.0, loss - lead)  # log-sum-exp - peak
+        entropy = (-loss).exp() * loss + ratio * (above * token["sum"] + token["weighted"])
+        el2n = (ratio.square() * token["squares"] + q.square()).sqrt()
+        correct = token["label_logit"] > token["maximum"]
+        share = torch.ones_like(loss)
+        if self.mean:
+            share = (1 / self.tokens.double())[self.owner[rows]]
+        slope = torch.ones_like(loss)  # chain rule of the soft cap at the label
+        if self.softcap:
+            slope = 1 - (token["label_logit"] / self.softcap).square()
+        metrics = (share * loss, share * entropy, share * el2n, correct.double())
+        tilt = share * self.scale * ratio
+        return Results(metrics, tilt, tilt * token["sum"] * slope, token["sum"] * slope)
+
+    def outputs(self, gram: Tensor, metrics: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What the operator returns, from the Gram matrix and per-token metrics."""
+        # Tokens of a sample are neighbours: a sum per segment, in the same order on every device.
+        loss, entropy, el2n, correct = (segment_sum(x, self.tokens) for x in metrics)
+        return gram, loss, entropy, el2n, correct.long(), self.tokens
+
+
+@dataclass
+class Results:
+    """Per token: its share of the sample's metrics, and delta_t = tilt (E_t - pull e_{y_t})."""
+
+    metrics: tuple[Tensor, ...]  # loss, entropy, el2n, correct
+    tilt: Tensor  # c_t x scale x exp(peak - log-sum-exp)
+    label: Tensor  # tilt x pull
+    pull: Tensor  # sum of E x slope at the label: of order one however confident the token
+
+
+def segment_sum(values: Tensor, lengths: Tensor) -> Tensor:
+    """Sums over consecutive segments of dimension 0; an empty one gives 0."""
+    return torch.segment_reduce(values, "sum", lengths=lengths, initial=0, unsafe=True)
+
+
+def offsets(lengths: Tensor) -> Tensor:
+    """[N + 1] where each segment begins."""
+    out = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=lengths.device)
+    torch.cumsum(lengths, 0, out=out[1:])
+    return out
+
+
+def unit_tilts(tilt: Tensor, owner: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+    """Tilts over the largest of their sample, and those: their squares may underflow float32."""
+    top = tilt.new_zeros(samples).scatter_reduce(0, owner, tilt.abs(), "amax")
+    top = torch.where(top == 0, 1.0, top)
+    return tilt / top[owner], top
