@@ -64,10 +64,10 @@ StridedSamples describe(Address data, const std::string& dtype, const std::vecto
 }
 
 void gram(Address data, const std::string& dtype, const std::vector<int64_t>& sizes,
-          const std::vector<int64_t>& strides, Address out) {
+          const std::vector<int64_t>& strides, bool wide, Address out) {
   const StridedSamples samples = describe(data, dtype, sizes, strides);
   py::gil_scoped_release unlocked;
-  kernels().gram(samples, at<double>(out));
+  kernels().gram(samples, wide, at<double>(out));
 }
 
 // Runs on the valid samples alone: an invalid one may neither be picked nor enter a mean.

@@ -101,6 +101,9 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier run of the same name.")
+    ] = False,
 ) -> None:
     """Train a language model on a stream of tasks, on the samples that a policy selects."""
     with one_line():
@@ -112,6 +115,11 @@ def train(
         settings = RunConfig.load(config, changes)
     with one_line():
         from oasis.train.run import run
+    if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
+        fail(
+            f"{settings.directory} holds a run already: --resume goes on with it, --overwrite "
+            "replaces it, name=NAME makes another"
+        )
     hint = "; --resume goes on from its last checkpoint" if settings.save_steps else ""
     with running(f"interrupted; {settings.directory} keeps what was done{hint}"):
         result = run(settings)

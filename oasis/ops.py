@@ -54,11 +54,27 @@ def _(grads: Sequence[Tensor]) -> Tensor:
     n = grads[0].shape[0]
     out = torch.zeros(n, n, dtype=torch.float64)
     for g in grads:
-        if g.numel():
-            _core.gram(
-                g.data_ptr(), _dtype_name(g), list(g.shape), list(g.stride()), out.data_ptr()
-            )
+        part = _gram_of(g, wide=False)
+        if g.dtype != torch.float64 and _outside_float32(g, part.diagonal()):
+            part = _gram_of(g, wide=True)
+        out += part
     return out
+
+
+def _gram_of(g: Tensor, wide: bool) -> Tensor:
+    part = torch.zeros(g.shape[0], g.shape[0], dtype=torch.float64)
+    _core.gram(g.data_ptr(), _dtype_name(g), list(g.shape), list(g.stride()), wide, part.data_ptr())
+    return part
+
+
+def _outside_float32(g: Tensor, squared_norms: Tensor) -> bool:
+    """Whether products of finite, non-zero gradients left float32's range (rare, so looked at
+    only where a squared norm is suspicious)."""
+    suspects = (
+        (~squared_norms.isfinite() | (squared_norms < 1e-31 * g[0].numel())).nonzero().squeeze(1)
+    )
+    largest = (float(g[i].abs().amax()) for i in suspects.tolist())
+    return any(0 < value < float("inf") for value in largest)
 
 
 @_fake("grad_gram")

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from numbers import Real
 from statistics import NormalDist
+
+from oasis.checks import check_count, check_number
 
 SCALES = ("sample", "batch", "raw", "within")
 DRAWS = ("bernoulli", "shared", "systematic")
 
 
 def check_ratio(ratio: float) -> float:
-    if isinstance(ratio, bool) or not isinstance(ratio, Real):
-        raise TypeError(f"ratio: got {type(ratio).__name__}, expected a number in (0, 1]")
-    if not 0 < ratio <= 1:
-        raise ValueError(f"ratio: got {ratio!r}, expected a number in (0, 1]")
-    return float(ratio)
+    return check_number("ratio", ratio, 5e-324, 1, "a number in (0, 1]")
 
 
 @cache
@@ -85,13 +82,14 @@ class Preset:
             raise ValueError(f"scale: got {self.scale!r}, expected one of {', '.join(SCALES)}")
         if self.draw not in DRAWS:
             raise ValueError(f"draw: got {self.draw!r}, expected one of {', '.join(DRAWS)}")
-        if not 0 < self.beta <= 1:
-            raise ValueError(f"beta: got {self.beta!r}, expected a number in (0, 1]")
-        if self.warmup < 0:
-            raise ValueError(f"warmup: got {self.warmup!r}, expected a number of batches >= 0")
-        for name in ("gain", "integral_gain"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: got {getattr(self, name)!r}, expected >= 0")
+        check_number("beta", self.beta, 5e-324, 1, "a number in (0, 1]")
+        check_count("warmup", self.warmup)
+        for name in ("ridge", "gain", "integral_gain"):
+            check_number(name, getattr(self, name), 0, math.inf, "a finite number >= 0")
+        for name in ("current", "quantile", "stop"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise TypeError(f"{name}: got {type(value).__name__}, expected True or False")
 
     def threshold(self, ratio: float) -> float:
         """The threshold a stream starts with."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
 
 from oasis import _core, ops
+from oasis.checks import check_count
 from oasis.gram import HeadGram, grad_gram
 from oasis.oris import PRESETS, Preset, check_ratio
 from oasis.siren import check_gram, check_rule, check_valid
 
 _MEAN, _VARIANCE, _WITHIN, _THRESHOLD = range(_core.STATISTICS)
+_LARGEST = 1e150
 _BATCHES, _CANDIDATES, _SELECTED, _SKIPPED, _SEED, _OFFSET = range(_core.COUNTERS)
 
 
@@ -94,14 +97,16 @@ class Selector(nn.Module):
             if preset not in PRESETS:
                 raise ValueError(f"preset: got {preset!r}, expected one of {', '.join(PRESETS)}")
             preset = PRESETS[preset]
+        elif not isinstance(preset, Preset):
+            got = type(preset).__name__
+            raise TypeError(f"preset: got {got}, expected a name or an oasis.Preset")
         known = [f.name for f in fields(Preset)]
         for name in overrides:
             if name not in known:
                 raise TypeError(f"{name}: unknown option of Selector, expected {', '.join(known)}")
         self.preset = replace(preset, **overrides)
-        check_rule(self.preset.siren, self.preset.ridge, 1)
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise ValueError(f"seed: got {seed!r}, expected an integer in [0, 2^63)")
+        check_rule(self.preset.siren, self.preset.ridge, 1, "siren")
+        check_count("seed", seed)
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
         self.nonfinite = nonfinite
@@ -120,8 +125,36 @@ class Selector(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        p = self.preset
-        return f"ratio={self.ratio}, siren={p.siren!r}, scale={p.scale!r}, beta={p.beta}"
+        return f"ratio={self.ratio}, nonfinite={self.nonfinite!r}, {self.preset}"
+
+    def get_extra_state(self) -> Tensor:
+        """Ratio and preset, as JSON in bytes: a state dict of tensors alone travels best."""
+        text = json.dumps({"ratio": self.ratio, **asdict(self.preset)})
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Nothing to take over: `_load_from_state_dict` has made sure that it is the same."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        # A threshold steered to one ratio, or statistics of one preset, mean nothing to another.
+        if prefix + "_extra_state" in state_dict:
+            saved, own = (
+                json.loads(bytes(state.tolist()))
+                for state in (state_dict[prefix + "_extra_state"], self.get_extra_state())
+            )
+            for name, value in own.items():
+                if saved.get(name) != value:
+                    raise ValueError(
+                        f"state: saved with {name}={saved.get(name)!r}, expected {value!r} as in "
+                        "this selector; make one with the same ratio and preset"
+                    )
+        statistics = state_dict.get(prefix + "statistics")
+        counters = state_dict.get(prefix + "counters")
+        if (statistics is not None and statistics.isnan().any()) or (
+            counters is not None and (counters < 0).any()
+        ):
+            raise ValueError(f"state: got {statistics}, {counters}, expected no NaN, counts >= 0")
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     @property
     def mean(self) -> Tensor:
@@ -200,12 +233,13 @@ class Selector(nn.Module):
         """
         if (grads is None) == (gram is None):
             raise TypeError("select: expected either grads or gram, got both or neither")
+        source = "gram" if grads is None else "grads"
         if grads is not None:
             gram = grad_gram(grads)
         gram = gram.gram if isinstance(gram, HeadGram) else gram
         if isinstance(gram, Tensor) and gram.device != self.statistics.device:
             raise ValueError(
-                f"gram: got device {gram.device}, expected {self.statistics.device} as the "
+                f"{source}: got device {gram.device}, expected {self.statistics.device} as the "
                 "selector's state; move it with selector.to(device)"
             )
         gram = check_gram(gram)
@@ -215,15 +249,17 @@ class Selector(nn.Module):
         if valid is not None:
             check_valid(valid, n)
             allowed = valid.to(gram.device)
-        skipped = allowed & ~torch.isfinite(scores)
+        # Beyond the bound the variance of the scores would overflow, and never decay.
+        skipped = allowed & ~(scores < _LARGEST)
         if self.nonfinite == "raise" and skipped.any():
             raise ValueError(
-                f"samples {skipped.nonzero().squeeze(1).tolist()} have non-finite gradients; "
+                f"{source}: the gradients of samples {skipped.nonzero().squeeze(1).tolist()} are "
+                f"not finite (or their squared norm exceeds {_LARGEST:g}); "
                 "use nonfinite='skip' to leave such samples out"
             )
         # A zero gradient has nothing to teach (docs/method.md 1.3).
         usable = allowed & ~skipped & (scores > 0)
-        rule = check_rule(self.preset.siren, self.preset.ridge, int(usable.sum()))
+        rule = check_rule(self.preset.siren, self.preset.ridge, int(usable.sum()), "siren")
         gram = torch.where(usable.unsqueeze(0) & usable.unsqueeze(1), gram, 0.0)
         if not torch.isfinite(gram).all():
             raise ValueError("gram: non-finite entries between samples with finite norms")
@@ -302,6 +338,9 @@ def select(
         ratio: expected share to select, in (0, 1]; ignored with a `selector`, which has its own.
         selector: the stream's state.
         seed: of the draw; ignored with a `selector`.
+
+    The draw is a function of `seed` alone: in a loop use a `selector`, or another seed each time,
+    lest the same positions win every time.
 
     Raises:
         TypeError, ValueError: naming the argument; also for samples with non-finite gradients.

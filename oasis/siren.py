@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from oasis import _core, ops
+from oasis.checks import check_number
 
 METHODS = ("exact", "mean_field", "pairwise", "residual", "none", "auto")
 MAX_EXACT = _core.MAX_EXACT
+_SLACK = 0.01  # what a Gram matrix in low precision may miss Cauchy-Schwarz and symmetry by
 AUTO_EXACT = 20  # "auto" is exact up to here: 1 ms; every further sample doubles it
 
 
@@ -36,7 +38,18 @@ def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
         raise ValueError(
             f"{name}: negative diagonal {float(gram[at, at]):g} at {at}, expected squared norms"
         )
-    return gram.detach().to(torch.float64)
+    gram = gram.detach().to(torch.float64)
+    norms = gram.diagonal().sqrt()
+    limit = torch.outer(norms, norms)
+    excess = torch.maximum(gram.abs() - limit, (gram - gram.T).abs())
+    if (wrong := excess > _SLACK * limit).any():
+        i, j = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{name}: got {float(gram[i, j]):g} at [{i}, {j}] and {float(gram[j, i]):g} at "
+            f"[{j}, {i}] between squared norms {float(gram[i, i]):g} and {float(gram[j, j]):g}; "
+            "expected inner products: symmetric, and at most the product of the norms"
+        )
+    return gram
 
 
 def check_valid(valid: Tensor, n: int) -> None:
@@ -48,17 +61,16 @@ def check_valid(valid: Tensor, n: int) -> None:
         raise ValueError(f"valid: got shape {list(valid.shape)}, expected [{n}]")
 
 
-def check_rule(method: str, ridge: float, n: int) -> str:
-    """The rule that `method` means for n samples."""
+def check_rule(method: str, ridge: float, n: int, name: str = "method") -> str:
+    """The rule that `method` (the caller's argument `name`) means for n samples."""
     if method not in METHODS:
-        raise ValueError(f"method: got {method!r}, expected one of {', '.join(METHODS)}")
-    if not 0 <= ridge < float("inf"):
-        raise ValueError(f"ridge: got {ridge!r}, expected a finite number >= 0")
+        raise ValueError(f"{name}: got {method!r}, expected one of {', '.join(METHODS)}")
+    check_number("ridge", ridge, 0, float("inf"), "a finite number >= 0")
     if method == "auto":
         return "exact" if n <= AUTO_EXACT else "mean_field"
     if method == "exact" and n > MAX_EXACT:
         raise ValueError(
-            f"method: 'exact' visits 2^N subsets and takes at most N = {MAX_EXACT} samples, got "
+            f"{name}: 'exact' visits 2^N subsets and takes at most N = {MAX_EXACT} samples, got "
             f"N = {n}; use 'mean_field', 'residual', 'pairwise' or 'auto'"
         )
     return method

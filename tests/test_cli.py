@@ -118,6 +118,17 @@ def test_what_the_user_can_put_right_is_one_line(config, monkeypatch, capsys, er
     assert "[no network]" in error_line(capsys)  # brackets are text, not markup
 
 
+def test_an_earlier_run_is_not_replaced_unasked(config, tmp_path, monkeypatch, runs, capsys):
+    out = tmp_path / "old"
+    (out / "run").mkdir(parents=True)
+    (out / "run" / "events.jsonl").write_text("")
+    assert cli.main(["train", config, f"out={out}", "name=run"]) == 2
+    assert "--overwrite" in error_line(capsys)
+    assert not runs
+    assert cli.main(["train", config, f"out={out}", "name=run", "--overwrite"]) == 0
+    assert len(runs) == 1
+
+
 def test_an_argument_that_oasis_refuses_is_one_line(config, monkeypatch, capsys):
     replace_module(monkeypatch, "oasis.train.run", run=lambda _: oasis.threshold(7))
     assert cli.main(["train", config]) == 2

@@ -23,7 +23,8 @@ def test_saved_settings_load_again(tmp_path):
     config.save(tmp_path / "c.yaml")
     assert RunConfig.load(tmp_path / "c.yaml") == config
     (tmp_path / "empty.yaml").write_text("")
-    assert RunConfig.load(tmp_path / "empty.yaml") == RunConfig()
+    with pytest.raises(ValueError, match="empty.yaml: the file is empty"):
+        RunConfig.load(tmp_path / "empty.yaml")
 
 
 def test_an_unknown_key_names_the_nearest():

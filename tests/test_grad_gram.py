@@ -225,3 +225,19 @@ def test_bad_input(grads, error, words):
         oasis.grad_gram(grads)
     for word in words:
         assert word in str(caught.value), f"{word!r} missing in: {caught.value}"
+
+
+@pytest.mark.parametrize("scale", [1e25, 1e-25])
+def test_squares_beyond_float32(scale):
+    grads = torch.randn(3, 100)
+    grads[1] *= scale
+    truth = grads.double() @ grads.double().T
+    error = (oasis.grad_gram(grads) - truth).abs() / truth.diagonal().sqrt().outer(
+        truth.diagonal().sqrt()
+    )
+    assert error.max() < 1e-12
+
+
+def test_sparse_gradients_are_refused():
+    with pytest.raises(TypeError, match="grads: got layout"):
+        oasis.grad_gram(torch.eye(3).to_sparse())

@@ -147,9 +147,11 @@ def test_bad_settings_leave_an_existing_run_alone(tmp_path):
     settings = config(tmp_path, arrivals=[2, 2])
     with pytest.raises(ValueError, match="give no batch"):
         run(settings, progress=False, workspace=workspace(settings))
-    bad = config(tmp_path, policy="nothing")
-    with pytest.raises(ValueError, match="name: got 'nothing'"):
-        run(bad, progress=False, workspace=workspace(bad))
+    with pytest.raises(ValueError, match="policy: got 'nothing'"):
+        config(tmp_path, policy="nothing")
+    bad = config(tmp_path, policy_options={"beta": 2})
+    with pytest.raises(ValueError, match="beta: got 2"):
+        run(bad, progress=False)
     assert not (tmp_path / "run").exists()
 
 

@@ -381,7 +381,7 @@ def test_gradients_are_read_only():
         ({"ratio": 1.01}, ValueError, ["ratio", "1.01"]),
         ({"ratio": -1}, ValueError, ["ratio", "-1"]),
         ({"ratio": math.nan}, ValueError, ["ratio", "nan"]),
-        ({"ratio": "half"}, TypeError, ["ratio", "str"]),
+        ({"ratio": "half"}, TypeError, ["ratio", "'half'"]),
         ({"preset": "papers"}, ValueError, ["preset", "papers", "paper", "released"]),
         ({"seed": -1}, ValueError, ["seed", "-1"]),
         ({"seed": 1.5}, (TypeError, ValueError), ["seed", "1.5"]),
@@ -442,3 +442,34 @@ def test_select_rejects_what_is_no_selector():
         oasis.select(torch.ones(2, 3), selector=0.25)
     with pytest.raises(ValueError, match="ratio"):
         oasis.select(torch.ones(2, 3), ratio=2.0)
+
+
+def test_a_state_of_other_settings_is_refused():
+    saved = oasis.Selector(0.25, preset="paper").state_dict()
+    assert all(isinstance(value, torch.Tensor) for value in saved.values())
+    for other in (oasis.Selector(0.5, preset="paper"), oasis.Selector(0.25, beta=0.5)):
+        before = snapshot(other)
+        with pytest.raises(ValueError, match="ratio=0.25|saved with"):
+            other.load_state_dict(saved)
+        assert unchanged(other, before)
+    same = oasis.Selector(0.25, preset="paper")
+    broken = {**saved, "statistics": torch.full_like(saved["statistics"], math.nan)}
+    with pytest.raises(ValueError, match="NaN"):
+        same.load_state_dict(broken)
+
+
+def test_scores_that_would_overflow_the_statistics_are_skipped():
+    selector = oasis.Selector(0.25, nonfinite="skip")
+    grads = torch.randn(16, 20, dtype=torch.float64)
+    grads[3] *= 1e100
+    selection = selector.select(grads)
+    assert selection.skipped.nonzero().flatten().tolist() == [3]
+    assert selector.statistics.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "gram", [torch.tensor([[1.0, 5.0], [5.0, 1.0]]), torch.tensor([[1.0, 0.5], [-0.5, 1.0]])]
+)
+def test_what_is_no_gram_matrix_is_refused(gram):
+    with pytest.raises(ValueError, match=r"gram: got .* at \[0, 1\]"):
+        oasis.siren(gram)

@@ -231,8 +231,8 @@ void accumulate(const StridedSamples& s, double* out) {
 
 }  // namespace
 
-void gram(const StridedSamples& samples, double* out) {
-  if (samples.dtype == DType::float64)
+void gram(const StridedSamples& samples, bool wide, double* out) {
+  if (wide || samples.dtype == DType::float64)
     accumulate<double>(samples, out);
   else
     accumulate<float>(samples, out);

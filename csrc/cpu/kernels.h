@@ -53,8 +53,8 @@ struct HeadReduce {
 
 struct Kernels {
   const char* name;
-  // Adds the Gram matrix to out [N, N] (float64).
-  void (*gram)(const StridedSamples&, double* out);
+  // Adds the Gram matrix to out [N, N] (float64); `wide` multiplies in float64 whatever the type.
+  void (*gram)(const StridedSamples&, bool wide, double* out);
   // order receives the picks; returns how many were made (all, or those above `floor`).
   int64_t (*siren)(const double* gram, int64_t n, Rule, double ridge, double floor,
                    double* adjusted, int64_t* order);

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oasis import Selection
+from oasis.oris import check_ratio
 
 SIGNALS = frozenset({"gram", "loss", "entropy", "el2n"})
 
@@ -57,9 +58,7 @@ class Budget:
     """
 
     def __init__(self, ratio: float):
-        if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 1:
-            raise ValueError(f"ratio: got {ratio!r}, expected a number in (0, 1]")
-        self.ratio = Fraction(ratio).limit_denominator(1_000_000)
+        self.ratio = Fraction(check_ratio(ratio)).limit_denominator(1_000_000)
         self.candidates = 0
         self.selected = 0
 

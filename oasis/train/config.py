@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from oasis import policies
+
 
 @dataclass
 class RunConfig:
@@ -86,6 +88,13 @@ class RunConfig:
         self._check()
 
     def _check(self) -> None:
+        if self.policy not in policies.names():
+            expected = ", ".join(policies.names())
+            raise ValueError(f"policy: got {self.policy!r}, expected one of {expected}")
+        if Path(self.name).name != self.name:
+            raise ValueError(f"name: got {self.name!r}, expected a plain folder name")
+        if self.seed < 0:
+            raise ValueError(f"seed: got {self.seed}, expected 0 or more")
         for name in ("tasks", "name", "policy", "model"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: got nothing, expected at least one entry")
@@ -146,7 +155,7 @@ class RunConfig:
         with open(path, encoding="utf-8") as file:
             settings = yaml.safe_load(file)
         if settings is None:
-            settings = {}
+            raise ValueError(f"{path}: the file is empty, expected lines of 'key: value'")
         if not isinstance(settings, dict):
             found = type(settings).__name__
             raise ValueError(f"{path}: got a {found}, expected lines of 'key: value'")

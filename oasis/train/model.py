@@ -43,8 +43,14 @@ def load(
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
     """Model (eval mode, frozen) and tokenizer: "smollm2" from its package, else a folder or hub."""
     source = assets.language_model() if name == "smollm2" else name
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
+    except OSError as error:
+        raise OSError(
+            f"model: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
+            f"Hugging Face hub ({error})"
+        ) from error
     model.config.use_cache = False
     return model.requires_grad_(False).eval(), tokenizer
 

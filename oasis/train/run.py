@@ -122,12 +122,13 @@ def run(
     and the zero-shot accuracies among several runs; its model has no LoRA left on it afterwards.
     An existing run of the same name is replaced, unless `config.resume` goes on with it.
     """
+    # Before anything is downloaded: options that the policy refuses.
+    policy = policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
     if workspace is None:
         workspace = Workspace(config)
     workspace.check(config)
     stream = workspace.stream(config)
     boundaries = stream.boundaries
-    policy = policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
     directory = config.directory
     checkpoint, offset = _prepare(directory, config)
     earlier = _spent(read_events(directory / EVENTS, offset)) if offset else 0.0

@@ -13,7 +13,7 @@ from transformers import Trainer
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging
 
-from oasis import Selector, policies
+from oasis import Selection, Selector, policies
 
 from .callbacks import SelectionHooks, SelectionProgress
 from .events import Counts, StepState, selection_event, statistics
@@ -52,10 +52,9 @@ class SelectionMixin:
         task_names: Sequence[str] = (),
         **kwargs: Any,
     ):
-        if not isinstance(policy, (str, Selector, policies.Policy)):
-            raise TypeError(
-                f"policy: got {type(policy).__name__}, expected a policy, a Selector or a name"
-            )
+        if isinstance(policy, type) or not isinstance(policy, (str, Selector, policies.Policy)):
+            got = f"the class {policy.__name__}" if isinstance(policy, type) else repr(policy)
+            raise TypeError(f"policy: got {got}, expected a policy object, a Selector or a name")
         if ratio is not None and not isinstance(policy, str):
             raise ValueError("ratio: only for a policy given by name; set it on the policy itself")
         super().__init__(*args, **kwargs)
@@ -63,6 +62,11 @@ class SelectionMixin:
             raise ValueError(
                 f"{self.args.n_gpu} GPUs in one process (DataParallel): start one process per GPU "
                 "with torchrun, or show this one a single GPU (CUDA_VISIBLE_DEVICES)"
+            )
+        if getattr(unwrap(self.model), "get_output_embeddings", lambda: None)() is None:
+            raise ValueError(
+                f"model: got {type(self.model).__name__}, expected a causal language model with an "
+                "output head (get_output_embeddings)"
             )
         if getattr(self.model.config, "is_encoder_decoder", False):
             raise ValueError("model: got an encoder-decoder, expected a causal language model")
@@ -73,6 +77,12 @@ class SelectionMixin:
             policy = policies.create(policy, 0.25 if ratio is None else ratio, seed)
         elif isinstance(policy, Selector):
             policy = policies.Oasis(selector=policy)
+        needs = policy.needs
+        if isinstance(needs, str) or not set(needs) <= policies.SIGNALS:
+            raise ValueError(
+                f"policy {policy.name!r}: got needs={needs!r}, expected a set of some of "
+                f"{sorted(policies.SIGNALS)}"
+            )
         self.policy = policy
         self.selection_counts = Counts()
         self._on_event = on_event
@@ -115,6 +125,11 @@ class SelectionMixin:
             self._inspect(batch)
         signals = self._signals(batch)
         selection = self.policy.observe(signals)
+        if not isinstance(selection, Selection):
+            raise TypeError(
+                f"policy {self.policy.name!r}: observe returned {type(selection).__name__}, "
+                "expected an oasis.Selection (policies.unscored(mask) makes one of a mask)"
+            )
         mask = selection.mask.detach().cpu()
         if mask.shape != (signals.num_samples,) or mask.dtype != torch.bool:
             raise ValueError(
@@ -192,6 +207,10 @@ class SelectionMixin:
 
     def _account(self, selection, signals, task, seconds: float) -> None:
         self.selection_counts.add(selection, signals)
+        counts = self.selection_counts
+        if counts.batches == 8 and counts.candidates == 0:
+            logger.warning("none of the first 8 candidate batches had a sample to train on: no "
+                           "label other than -100, or scores that are not finite")  # fmt: skip
         skipped = int(selection.skipped.sum())
         if skipped:
             logger.warning("skipped %d non-finite samples", skipped)

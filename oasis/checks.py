@@ -1,6 +1,8 @@
-"""Checks of the arguments of `oasis.head_gram`: errors that name the argument."""
+"""Checks of arguments, shared: errors name the argument, what was got and what is expected."""
 
 from __future__ import annotations
+
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -10,6 +12,30 @@ from oasis import head_cost
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
+def _got(value) -> str:
+    plain = value is None or isinstance(value, (str, bool, int, float))
+    return repr(value) if plain else type(value).__name__
+
+
+def check_number(name: str, value, low: float, high: float, expected: str) -> float:
+    """`value` as a float in (low, high), closed where an end is finite; bool is not a number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}: got {_got(value)}, expected {expected}")
+    if not low <= value <= high or abs(value) == float("inf"):
+        raise ValueError(f"{name}: got {value!r}, expected {expected}")
+    return float(value)
+
+
+def check_count(name: str, value, low: int = 0, bits: int = 63) -> int:
+    """`value`, an integer in [low, 2^bits)."""
+    expected = f"an integer in [{low}, 2^{bits})"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name}: got {_got(value)}, expected {expected}")
+    if not low <= value < 1 << bits:
+        raise ValueError(f"{name}: got {value!r}, expected {expected}")
+    return int(value)
+
+
 def check_float(name: str, tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: got {type(tensor).__name__}, expected a torch.Tensor")
@@ -17,6 +43,8 @@ def check_float(name: str, tensor: Tensor) -> None:
         raise TypeError(
             f"{name}: got dtype {tensor.dtype}, expected float32, bfloat16, float16 or float64"
         )
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name}: got layout {tensor.layout}, expected a dense (strided) tensor")
 
 
 def check_head(
@@ -48,12 +76,11 @@ def check_head(
     for name, value in (("weight", weight), ("labels", labels), ("sample", sample), ("bias", bias)):
         if value is not None and value.device != hidden.device:
             raise ValueError(f"{name}: got device {value.device}, expected {hidden.device}")
-    if not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"num_samples: got {num_samples!r}, expected an integer >= 1")
-    if softcap is not None and not 0 < softcap < float("inf"):
-        raise ValueError(f"softcap: got {softcap!r}, expected a finite number > 0 or None")
-    if not abs(scale) < float("inf"):
-        raise ValueError(f"scale: got {scale!r}, expected a finite number")
+    check_count("num_samples", num_samples, 1)
+    infinity = float("inf")
+    if softcap is not None:
+        check_number("softcap", softcap, 5e-324, infinity, "a finite number > 0 or None")
+    check_number("scale", scale, -infinity, infinity, "a finite number")
     outside = (sample < 0) | (sample >= num_samples)
     if outside.any():
         at = int(outside.nonzero()[0])
@@ -82,10 +109,8 @@ def check_method(method, reduction, sketch_dim, seed, vocab_range) -> None:
         raise ValueError(f"method: got {method!r}, expected one of {expected}")
     if vocab_range is not None and method not in ("ghost", "auto"):
         raise ValueError(f"method: got {method!r} with vocab_range, expected 'ghost' or 'auto'")
-    if not isinstance(sketch_dim, int) or sketch_dim < 16:
-        raise ValueError(f"sketch_dim: got {sketch_dim!r}, expected an integer >= 16")
-    if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
-        raise ValueError(f"seed: got {seed!r}, expected an integer in [0, 2^63)")
+    check_count("sketch_dim", sketch_dim, 16)
+    check_count("seed", seed)
 
 
 def _check_range(vocab_range, rows: int) -> None:
