@@ -1,7 +1,7 @@
 """`head_gram` in one pass over the vocabulary (docs/method.md 1.1 and 1.2): the loop over blocks.
 
-Matrix products are torch's. What lies between them is the compiled epilogue on the CPU, and plain
-torch (`oasis.head_torch`) elsewhere.
+Matrix products are torch's. What lies between them is the compiled epilogue on the CPU, Triton
+(`oasis.kernels.triton`) or plain torch (`oasis.head_torch`) elsewhere; `oasis.head_backend` chooses.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oasis import _core, head_torch
+from oasis import _core, head_backend, head_torch
 
 _BLOCK_ELEMENTS = 4 << 20  # numbers in one block of logits (16 MiB in float32)
 _TILE = 256  # rows of the symmetric products computed at once; only the lower half is
@@ -94,6 +94,24 @@ def _add_lower_products(out: Tensor, rows: Tensor) -> None:
         torch.addmm(target, rows[begin:end], rows[:end].T, out=target)
 
 
+def _multiply(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """a b^T in the type of `out`, sums in float32 or wider; in `out` itself where torch can."""
+    if a.dtype == out.dtype:
+        return torch.mm(a, b.T, out=out)
+    if a.device.type == "cuda" and hasattr(torch.ops.aten.mm, "dtype"):  # torch 2.8
+        return torch.mm(a, b.T, out_dtype=out.dtype)
+    return torch.mm(a.to(out.dtype), b.T.to(out.dtype), out=out)
+
+
+def _epilogue(hidden: Tensor, work: torch.dtype, *arguments):
+    name, _ = head_backend.choose(hidden.device, hidden.dtype)
+    if name == "triton":
+        from oasis.kernels.triton.head import Epilogue  # optional, and slow to import
+
+        return Epilogue(*arguments, hidden.dtype)
+    return (_Compiled if name == "compiled" else head_torch.Epilogue)(*arguments, work)
+
+
 def head_gram_blocks(
     hidden: Tensor,
     weight: Tensor,
@@ -120,30 +138,38 @@ def head_gram_blocks(
         return gram, *zeros, torch.zeros_like(tokens), tokens
 
     work = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-    h = hidden[index].to(work)
+    h = hidden[index]
     y = labels[index].contiguous()
     distinct, label_index = torch.unique(y, sorted=True, return_inverse=True)
     bias = None if bias is None else bias.to(work).contiguous()
-    epilogue_type = _Compiled if device.type == "cpu" else head_torch.Epilogue
-    epilogue = epilogue_type(y, label_index, distinct, bias, scale, softcap, work)
+    epilogue = _epilogue(hidden, work, y, label_index, distinct, bias, scale, softcap)
+    native = getattr(epilogue, "native", False)  # takes h and W as they are
+    add_products = getattr(epilogue, "add_products", _add_lower_products)
 
     vocabulary, width = weight.shape
-    block = max(256, _BLOCK_ELEMENTS // max(count, width if weight.dtype != work else 1))
+    if native:
+        block = epilogue.vocabulary_block()
+    else:
+        h = h.to(work)
+        block = max(256, _BLOCK_ELEMENTS // max(count, width if weight.dtype != work else 1))
     block = min(block, vocabulary)
-    products = h.new_zeros((count, count))
-    buffer = h.new_empty(count * block)
-    widened = None if weight.dtype == work else h.new_empty((block, width))
+    products = h.new_zeros((count, count), dtype=work)
+    buffer = h.new_empty(count * block, dtype=work)
+    widened = None if native or weight.dtype == work else h.new_empty((block, width))
     for first in range(0, vocabulary, block):
         rows = weight[first : first + block]
         if widened is not None:
             rows = widened[: rows.shape[0]].copy_(rows)
         logits = buffer[: count * rows.shape[0]].view(count, -1)
-        torch.mm(h, rows.T, out=logits)
+        logits = _multiply(h, rows, logits)
         epilogue.block(logits, first, products)
-        _add_lower_products(products, logits)
+        add_products(products, logits)
 
-    inner = h.new_zeros((count, count))
-    _add_lower_products(inner, h)
+    inner = h.new_zeros((count, count), dtype=work)
+    if h.dtype == work:
+        _add_lower_products(inner, h)
+    else:
+        inner = _multiply(h, h, inner)
 
     token = epilogue.token
     # Everything relative to the label's logit, so that a confident token keeps its small numbers.

@@ -1,0 +1,1 @@
+"""Triton kernels, one per file. Importing them needs Triton; `import oasis` does not import them."""
