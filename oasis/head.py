@@ -147,13 +147,14 @@ def head_gram_blocks(
     add_products = getattr(epilogue, "add_products", _add_lower_products)
 
     vocabulary, width = weight.shape
+    side = count
     if native:
-        block = epilogue.vocabulary_block()
+        block, side = epilogue.vocabulary_block(), epilogue.side
     else:
         h = h.to(work)
         block = max(256, _BLOCK_ELEMENTS // max(count, width if weight.dtype != work else 1))
     block = min(block, vocabulary)
-    products = h.new_zeros((count, count), dtype=work)
+    products = h.new_zeros((side, side), dtype=work)
     buffer = h.new_empty(count * block, dtype=work)
     widened = None if native or weight.dtype == work else h.new_empty((block, width))
     for first in range(0, vocabulary, block):

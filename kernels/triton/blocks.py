@@ -24,7 +24,7 @@ class Blocks:
     columns: int = 2048
     column_warps: int = 8
     rows: int = 16
-    reduce_columns: int = 64
+    reduce_columns: int = 32
     logits: int = 32 << 20
 
     def vocabulary_block(self, tokens: int) -> int:
@@ -36,9 +36,9 @@ class Blocks:
 # A100: 164 KB of shared memory; H100, B200: 227 KB. One stage holds two tiles of each plane in use,
 # 4 tile depth bytes a plane.
 TABLE = {
-    80: Blocks(tile=128, depth=32, warps=8, stages=(4, 3)),
+    80: Blocks(tile=128, depth=64, warps=8, stages=(3, 3)),
     90: Blocks(tile=128, depth=64, warps=8, stages=(4, 3)),
-    100: Blocks(tile=128, depth=64, warps=8, stages=(4, 3)),
+    100: Blocks(tile=128, depth=64, warps=8, stages=(4, 2)),
 }
 ANY = Blocks(tile=64, depth=32, warps=4, stages=(3, 3))  # 99 KB of shared memory (8.6, 8.9, 12.0)
 # The interpreter's cost is per operation on a block, and tests want several blocks of everything.

@@ -47,7 +47,8 @@ class Epilogue:
         self.token = {f: zeros.clone() for f in ("label_logit", "sum", "weighted", "squares")}
         self.token["peak"] = self.token["maximum"] = zeros - torch.inf
         self.ridge = zeros - torch.inf if softcap else self.token["peak"]
-        self.factor = zeros.new_zeros(tokens, dtype=torch.float32)
+        self.side = _up(tokens, self.blocks.tile)  # rows and columns of `products`, whole tiles
+        self.factor = zeros.new_zeros(self.side, dtype=torch.float32)
         self.gathers = self.factor.new_empty((tokens, distinct.numel()))
         self.entries = None
 
@@ -63,7 +64,7 @@ class Epilogue:
         tokens, columns = logits.shape
         blocks, token = self.blocks, self.token
         if self.entries is None:  # the first block is the largest; zero rows pad the last tile
-            shape = (self.planes, _up(tokens, blocks.tile), _up(columns, blocks.columns))
+            shape = (self.planes, self.side, _up(columns, blocks.columns))
             self.entries = self.factor.new_zeros(shape, dtype=torch.float16)
         with self._device():
             epilogue_kernel[(tokens,)](
@@ -97,9 +98,8 @@ class Epilogue:
 
     def add_products(self, products: Tensor, logits: Tensor) -> None:
         """products <- factor products factor^T + E E^T, E what `block` made of these logits."""
-        tokens, columns = logits.shape
         blocks = self.blocks
-        tiles = _up(tokens, blocks.tile) // blocks.tile
+        tiles = self.side // blocks.tile
         with self._device():
             products_kernel[(tiles * (tiles + 1) // 2,)](
                 self.entries,
@@ -107,8 +107,8 @@ class Epilogue:
                 self.entries.stride(1),
                 products,
                 self.factor,
-                tokens,
-                columns,
+                self.side,
+                logits.shape[1],
                 PLANES=self.planes,
                 TILE=blocks.tile,
                 DEPTH=blocks.depth,
@@ -145,6 +145,7 @@ class Epilogue:
                 tile_sample,
                 tile_first,
                 partial,
+                self.side,
                 tokens,
                 self.distinct.numel(),
                 samples,

@@ -21,25 +21,26 @@ def lower_tile(p):
     return i, p - i * (i + 1) // 2
 
 
-@triton.jit(do_not_specialize=["tokens", "columns"])
+@triton.jit(do_not_specialize=["columns"])
 def products_kernel(
-    entries,  # [PLANES, tokens rounded up to TILE, columns rounded up to DEPTH] float16
+    entries,  # [PLANES, side, columns rounded up to DEPTH] float16
     plane_stride,
     entry_stride,
-    products,  # [tokens, tokens] float32, updated
-    factor,  # [tokens] float32
-    tokens,
+    products,  # [side, side] float32, updated
+    factor,  # [side] float32
+    side,  # tokens rounded up to TILE: no masks, whole vectors
     columns,
     PLANES: tl.constexpr,
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
     i, j = lower_tile(tl.program_id(0).to(tl.int64))
-    rows = i * TILE + tl.arange(0, TILE)
-    others = j * TILE + tl.arange(0, TILE)
+    # Scalar 64-bit bases; offsets within a tile fit 32 bits and save half the address registers.
+    row, other = i * TILE, j * TILE
+    tile = tl.arange(0, TILE)
     step = tl.arange(0, DEPTH)
-    a = entries + rows[:, None] * entry_stride + step[None, :]
-    b = entries + others[None, :] * entry_stride + step[:, None]
+    a = entries + row * entry_stride + (tile[:, None] * entry_stride + step[None, :])
+    b = entries + other * entry_stride + (tile[None, :] * entry_stride + step[:, None])
     sums = tl.zeros((TILE, TILE), tl.float32)
     for _ in range(0, columns, DEPTH):
         high_a, high_b = tl.load(a), tl.load(b)
@@ -51,10 +52,7 @@ def products_kernel(
         a += DEPTH
         b += DEPTH
 
-    inside = (rows < tokens)[:, None] & (others < tokens)[None, :]
-    at = products + rows[:, None] * tokens + others[None, :]
-    shrink_row = tl.load(factor + rows, mask=rows < tokens, other=0.0)
-    shrink_other = tl.load(factor + others, mask=others < tokens, other=0.0)
-    earlier = tl.load(at, mask=inside, other=0.0)
-    sums += earlier * (shrink_row[:, None] * shrink_other[None, :])
-    tl.store(at, sums, mask=inside)
+    at = products + (row * side + other) + (tile[:, None] * side + tile[None, :])
+    shrink_row, shrink_other = tl.load(factor + row + tile), tl.load(factor + other + tile)
+    sums += tl.load(at) * (shrink_row[:, None] * shrink_other[None, :])
+    tl.store(at, sums)

@@ -25,7 +25,7 @@ def entry(logit, peak, cap, HAS_CAP: tl.constexpr):
 
 @triton.jit(do_not_specialize=["tokens", "num_distinct", "samples"])
 def reduce_kernel(
-    products,  # [tokens, tokens] float32, lower half
+    products,  # [side, side] float32, lower half; the first `tokens` rows and columns count
     inner,  # [tokens, tokens] float32, lower half of h h^T
     gathers,  # [tokens, num_distinct] float32 logits before the cap
     label_index,  # [tokens] int64, column of a token's label in gathers
@@ -36,6 +36,7 @@ def reduce_kernel(
     tile_sample,  # [tiles] int64, `samples` where there is no such tile
     tile_first,  # [tiles] int64, first token
     partial,  # [tiles, samples] float64, written for j <= i
+    side,
     tokens,
     num_distinct,
     samples,
@@ -68,7 +69,7 @@ def reduce_kernel(
             pair = mine & theirs & (s <= t)
             at_s = tl.load(gathers + t * num_distinct + index_s, mask=pair, other=float("-inf"))
             at_t = tl.load(gathers + s * num_distinct + index_t, mask=pair, other=float("-inf"))
-            d = tl.load(products + t * tokens + s, mask=pair, other=0.0).to(tl.float64)
+            d = tl.load(products + t * side + s, mask=pair, other=0.0).to(tl.float64)
             d *= tilt_t * tilt_s
             d -= entry(at_s, ridge_t, cap, HAS_CAP) * tilt_t * label_s
             d -= entry(at_t, ridge_s, cap, HAS_CAP) * tilt_s * label_t
