@@ -1,7 +1,7 @@
 """`head_gram` in one pass over the vocabulary (docs/method.md 1.1 and 1.2): the loop over blocks.
 
 Matrix products are torch's. What lies between them is the compiled epilogue on the CPU, Triton
-(`oasis.kernels.triton`) or plain torch (`oasis.head_torch`) elsewhere; `oasis.head_backend` chooses.
+(`oasis.kernels.triton`) or plain torch (`oasis.head_torch`) on a GPU: see `oasis.head_backend`.
 """
 
 from __future__ import annotations

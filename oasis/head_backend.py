@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from functools import cache
 
 import torch
 
-VARIABLE = "OASIS_HEAD_BACKEND"
+VARIABLE = "OASIS_HEAD_BACKEND"  # written out where it is read: tests/test_doctor.py looks for it
 CHOICES = ("triton", "torch")
 _TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -16,6 +17,11 @@ _TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 @cache
 def _triton_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+@cache
+def tell_once(message: str) -> None:
+    logging.getLogger("oasis").warning(message)
 
 
 def _obstacle(device: torch.device) -> str:
@@ -39,7 +45,6 @@ def choose(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> tuple[s
         ValueError: OASIS_HEAD_BACKEND names no backend, or none for this type.
         RuntimeError: it names one that cannot run here.
     """
-    # The literal name: tests/test_doctor.py looks for it.
     asked = os.environ.get("OASIS_HEAD_BACKEND") or None
     if asked not in (None, *CHOICES):
         raise ValueError(f"{VARIABLE}: got {asked!r}, expected one of {', '.join(CHOICES)}")
@@ -58,6 +63,7 @@ def choose(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> tuple[s
             )
         return "triton", f"asked for by {VARIABLE}"
     if obstacle:
+        tell_once(f"head_gram on a GPU falls back to plain torch: {obstacle}")
         return "torch", f"{obstacle}; GEMM and elementwise epilogue"
     if dtype not in _TRITON_TYPES:
         return "torch", f"the Triton kernels do not take {dtype}"

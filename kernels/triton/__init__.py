@@ -1,1 +1,1 @@
-"""Triton kernels, one per file. Importing them needs Triton; `import oasis` does not import them."""
+"""Triton kernels, one per file. They need Triton; `import oasis` does not import them."""
