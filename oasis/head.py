@@ -94,12 +94,17 @@ def _add_lower_products(out: Tensor, rows: Tensor) -> None:
         torch.addmm(target, rows[begin:end], rows[:end].T, out=target)
 
 
-def _multiply(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    """a b^T in the type of `out`, sums in float32 or wider; in `out` itself where torch can."""
-    if a.dtype == out.dtype:
-        return torch.mm(a, b.T, out=out)
-    if a.device.type == "cuda" and hasattr(torch.ops.aten.mm, "dtype"):  # torch 2.8
-        return torch.mm(a, b.T, out_dtype=out.dtype)
+def _mixed(h: Tensor) -> bool:
+    """Whether torch multiplies low precision into float32 as it is (CUDA, torch 2.8 and newer)."""
+    low = h.dtype in (torch.bfloat16, torch.float16)
+    return low and h.device.type == "cuda" and hasattr(torch.ops.aten.mm, "dtype")
+
+
+def _multiply(a: Tensor, b: Tensor, buffer: Tensor) -> Tensor:
+    """a b^T in the type of `buffer`, sums in float32 or wider; lies in the buffer unless mixed."""
+    if _mixed(a):
+        return torch.mm(a, b.T, out_dtype=buffer.dtype)
+    out = buffer[: a.shape[0] * b.shape[0]].view(a.shape[0], -1)
     return torch.mm(a.to(out.dtype), b.T.to(out.dtype), out=out)
 
 
@@ -155,22 +160,22 @@ def head_gram_blocks(
         block = max(256, _BLOCK_ELEMENTS // max(count, width if weight.dtype != work else 1))
     block = min(block, vocabulary)
     products = h.new_zeros((side, side), dtype=work)
-    buffer = h.new_empty(count * block, dtype=work)
+    buffer = h.new_empty(0 if _mixed(h) else count * block, dtype=work)
     widened = None if native or weight.dtype == work else h.new_empty((block, width))
     for first in range(0, vocabulary, block):
         rows = weight[first : first + block]
         if widened is not None:
             rows = widened[: rows.shape[0]].copy_(rows)
-        logits = buffer[: count * rows.shape[0]].view(count, -1)
-        logits = _multiply(h, rows, logits)
+        logits = _multiply(h, rows, buffer)
         epilogue.block(logits, first, products)
         add_products(products, logits)
+        del logits  # before the next block takes memory
 
     inner = h.new_zeros((count, count), dtype=work)
     if h.dtype == work:
         _add_lower_products(inner, h)
     else:
-        inner = _multiply(h, h, inner)
+        inner = _multiply(h, h, inner.view(-1))
 
     token = epilogue.token
     # Everything relative to the label's logit, so that a confident token keeps its small numbers.

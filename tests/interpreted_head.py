@@ -1,8 +1,8 @@
 """The Triton kernels of head_gram in Triton's interpreter, on the CPU.
 
-Not collected by name: interpreting is fixed when a kernel is decorated, so tests/test_triton_head.py
-runs this file in a process of its own, with TRITON_INTERPRET=1 and OASIS_HEAD_BACKEND=triton. Blocks
-are tiny there (`blocks.INTERPRETER`): some tens of tokens already fill several tiles of every kernel.
+Not collected by name: interpreting is fixed when a kernel is decorated, so test_triton_head.py runs
+this file in a process of its own, with TRITON_INTERPRET=1 and OASIS_HEAD_BACKEND=triton. Blocks are
+tiny there (`blocks.INTERPRETER`): some tens of tokens fill several tiles of every kernel.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import torch
 import triton
 import triton.language as tl
 from conftest import assert_relative, cosine_scaled, head_arguments, vectors
-from test_head_gram import METRICS, confident, problem
-
-import oasis
-from oasis import head_backend, reference
 from oasis.kernels.triton import head as triton_head
 from oasis.kernels.triton.blocks import ANY, INTERPRETER, TABLE
 from oasis.kernels.triton.head_epilogue import epilogue_kernel
 from oasis.kernels.triton.head_products import lower_tile, products_kernel
 from oasis.kernels.triton.head_reduce import reduce_kernel
 from oasis.kernels.triton.softcap import log_chain, tanh
+from test_head_gram import METRICS, confident, problem
+
+import oasis
+from oasis import head_backend, reference
 
 # E in one float16 plane: |error of E_t . E_s| <= 2 u |E_t| |E_s| + .., u = 2^-11 the roundoff, and
 # |delta|^2 >= 2 |E|^2 where no soft cap bends the label's column (bench/NOTES-head-gram-gpu.md).
@@ -91,8 +91,8 @@ def test_ragged_shapes(lengths, v, generator):
 
 def test_several_blocks_of_everything():
     """What the shapes above rely on."""
-    assert INTERPRETER.depth < INTERPRETER.vocabulary_block(17) < 200
-    assert 34 > 2 * INTERPRETER.tile
+    assert INTERPRETER.depth < INTERPRETER.vocabulary_block(17) < 137
+    assert 2 * INTERPRETER.tile < 34
     assert 17 > INTERPRETER.reduce_columns > INTERPRETER.rows
     for blocks in (*TABLE.values(), ANY, INTERPRETER):
         assert blocks.columns % blocks.depth == 0  # the epilogue's zeros fill the last step
@@ -127,11 +127,13 @@ def test_running_maximum_over_blocks(slope, softcap, generator):
     ("dtype", "rtol"), [(torch.float32, 1e-5), (torch.bfloat16, CAPPED_BOUND)], ids=str
 )
 @pytest.mark.parametrize("softcap", [None, 3.0, 30.0])
-@pytest.mark.parametrize(("scale", "with_bias"), [(0.125, True), (2.5, False), (-1.5, True)])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(
+    ("scale", "with_bias", "reduction"),
+    [(0.125, True, "mean"), (2.5, False, "sum"), (-1.5, True, "mean")],
+)
 def test_head_variants(reduction, scale, with_bias, softcap, dtype, rtol, generator):
     arguments = problem(
-        generator, lengths=[3, 1, 7], d=6, v=137, sharpness=2.0, dtype=dtype, shuffle=True
+        generator, lengths=[2, 1, 4], d=6, v=137, sharpness=2.0, dtype=dtype, shuffle=True
     )
     arguments |= {"reduction": reduction, "softcap": softcap, "scale": scale}
     if with_bias:
@@ -226,7 +228,7 @@ def test_float64_is_refused(generator):
         oasis.head_gram(**problem(generator, lengths=[2, 3], d=4, v=9))
 
 
-# ---- pieces ---------------------------------------------------------------------------------------
+# ---- pieces -------------------------------------------------------------------------------------
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""The Triton kernels without a GPU: interpreted, compiled ahead of time, and chosen where they run."""
+"""The Triton kernels without a GPU: interpreted, compiled ahead of time, chosen where they run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 import torch
 import triton
 from conftest import cosine_scaled
+from oasis.kernels.triton.blocks import ANY, TABLE
+from oasis.kernels.triton.head_epilogue import epilogue_kernel
+from oasis.kernels.triton.head_products import products_kernel
+from oasis.kernels.triton.head_reduce import reduce_kernel
 from test_head_gram import problem
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import oasis
 from oasis import head_backend, head_torch, ops
-from oasis.kernels.triton.blocks import ANY, TABLE
-from oasis.kernels.triton.head_epilogue import epilogue_kernel
-from oasis.kernels.triton.head_products import products_kernel
-from oasis.kernels.triton.head_reduce import reduce_kernel
 
 HERE = Path(__file__).resolve().parent
 BINARIES = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -39,7 +39,7 @@ def test_interpreted():
         [*command, str(HERE / "interpreted_head.py")],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env=environment,
         cwd=HERE.parent,
     )
@@ -49,7 +49,7 @@ def test_interpreted():
     assert "skipped" not in summary and "xfail" not in summary, summary
 
 
-# ---- ahead of time --------------------------------------------------------------------------------
+# ---- ahead of time ------------------------------------------------------------------------------
 
 SIGNATURES = {
     epilogue_kernel: (
@@ -71,9 +71,9 @@ SIGNATURES = {
 # What the launchers pass is a multiple of 16 (pointers of torch are, too).
 ALIGNED = {"logits_stride", "plane_stride", "entry_stride", "side", "first", "columns"}
 # Shared memory that one program may take, and the instruction that reaches the tensor cores.
-SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10}
-TENSOR_CORE = {80: "mma.sync", 86: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
-ROWS = {**TABLE, 86: ANY}
+SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
+TENSOR_CORE = {90: "wgmma.mma_async", 100: "tcgen05.mma"}
+ROWS = {**TABLE, 86: ANY, 120: ANY}
 
 
 def compiled(kernel, constants, architecture, **options):
@@ -139,7 +139,7 @@ def test_products_compile_to_tensor_cores(planes, architecture, tmp_path):
     # other cards: four programs of 128 threads.
     registers = 128 if blocks is ANY else 255
     ptx = check(products_kernel, constants, architecture, registers, tmp_path, **options)
-    assert TENSOR_CORE[architecture] in ptx
+    assert TENSOR_CORE.get(architecture, "mma.sync") in ptx
     assert "cp.async" in ptx, "loads are not pipelined"
 
 
@@ -159,7 +159,7 @@ def test_a_spill_is_noticed(tmp_path):
         check(products_kernel, constants, 80, 255, tmp_path, num_warps=2, num_stages=2)
 
 
-# ---- dispatch -------------------------------------------------------------------------------------
+# ---- dispatch -----------------------------------------------------------------------------------
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

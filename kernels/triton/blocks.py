@@ -43,7 +43,7 @@ TABLE = {
 ANY = Blocks(tile=64, depth=32, warps=4, stages=(3, 3))  # 99 KB of shared memory (8.6, 8.9, 12.0)
 # The interpreter's cost is per operation on a block, and tests want several blocks of everything.
 INTERPRETER = Blocks(
-    tile=16, depth=32, warps=4, stages=(1, 1), columns=64, rows=4, reduce_columns=8, logits=2048
+    tile=16, depth=32, warps=4, stages=(1, 1), columns=64, rows=4, reduce_columns=8, logits=1024
 )
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor
-
 from oasis.kernels.triton.blocks import Blocks, blocks_for
 from oasis.kernels.triton.head_epilogue import epilogue_kernel
 from oasis.kernels.triton.head_products import products_kernel
 from oasis.kernels.triton.head_reduce import reduce_kernel
+from torch import Tensor
 
 
 def _up(x: int, step: int) -> int:

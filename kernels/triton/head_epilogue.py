@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-
 from oasis.kernels.triton.softcap import log_chain, tanh
 
 
