@@ -12,9 +12,13 @@ class Blocks:
     """Sizes are powers of two.
 
     tile, depth: one program of the symmetric Gram owns tile x tile numbers and steps through the
-        vocabulary by depth. warps: its warps. stages: its pipeline depth with one plane of E, and
-        with two. columns, column_warps: the epilogue's step through a row. rows, reduce_columns:
-        tile of the reduction by sample. logits: numbers in one block of logits.
+        vocabulary by depth.
+    warps, stages: its warps, and its pipeline depth with one plane of E and with two.
+    columns, column_warps: the epilogue's step through a row.
+    column_registers: its bound. Left alone, ptxas now and then spills a pointer to fit one more
+        program on a multiprocessor.
+    rows, reduce_columns: tile of the reduction by sample.
+    logits: numbers in one block of logits.
     """
 
     tile: int
@@ -23,6 +27,7 @@ class Blocks:
     stages: tuple[int, int]
     columns: int = 2048
     column_warps: int = 8
+    column_registers: int = 128
     rows: int = 16
     reduce_columns: int = 32
     logits: int = 32 << 20

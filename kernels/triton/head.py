@@ -93,6 +93,7 @@ class Epilogue:
                 PLANES=self.planes,
                 BLOCK=blocks.columns,
                 num_warps=blocks.column_warps,
+                maxnreg=blocks.column_registers,
             )
 
     def add_products(self, products: Tensor, logits: Tensor) -> None:
