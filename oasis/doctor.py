@@ -28,6 +28,8 @@ PACKAGES = ("torch", "numpy", "triton", *TRAIN_EXTRA)
 # or its speed. tests/test_doctor.py checks that none is missing.
 ENVIRONMENT = {
     "OASIS_ISA": "caps the CPU kernels at `baseline`, `avx2` or `avx512` (default: the best)",
+    "OASIS_HEAD_BACKEND": "`triton` or `torch` for head_gram, an error where that cannot run "
+    "(default: compiled on a CPU, Triton on a GPU where it is installed)",
     "OASIS_CACHE": "folder of downloaded models and data (default: XDG_CACHE_HOME/oasis)",
     "XDG_CACHE_HOME": "parent of that folder (default: ~/.cache)",
     "OMP_NUM_THREADS": "threads of the CPU kernels and of torch (default: all cores)",

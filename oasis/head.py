@@ -1,7 +1,7 @@
 """`head_gram` by blocks of the vocabulary (docs/method.md 1.1 and 1.2): its regimes' driver.
 
-Matrix products are torch's. What lies between them is the compiled epilogue on the CPU, and plain
-torch (`oasis.head_torch`) elsewhere.
+Matrix products are torch's. What lies between them is the compiled epilogue on the CPU, Triton
+(`oasis.kernels.triton`) or plain torch (`oasis.head_torch`) on a GPU: see `oasis.head_backend`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oasis import _core, head_ghost, head_torch
+from oasis import _core, head_backend, head_ghost, head_torch, head_triton
 from oasis.head_instantiate import instantiate
 from oasis.head_problem import Problem
 from oasis.head_sketch import sketch
@@ -87,10 +87,16 @@ class _Compiled:
         return gram
 
 
+def _epilogue_type(device: torch.device, dtype: torch.dtype) -> type:
+    """Triton's keeps E in a form of its own; what looks into E takes plain torch beside it."""
+    name, _ = head_backend.choose(device, dtype)
+    return _Compiled if name == "compiled" else head_torch.Epilogue
+
+
 def _problem(
     hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean, first=0
 ) -> Problem:
-    epilogue_type = _Compiled if hidden.device.type == "cpu" else head_torch.Epilogue
+    epilogue_type = _epilogue_type(hidden.device, hidden.dtype)
     labels = torch.where(labels == -100, labels, labels - first) if first else labels
     return Problem.of(
         *(hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean, epilogue_type)
@@ -113,7 +119,9 @@ def head_gram_blocks(
     if problem.labels.numel() == 0:
         return _nothing(problem)
     if method == "ghost":
-        return head_ghost.ghost(problem)
+        triton = head_backend.choose(arguments[0].device, arguments[0].dtype)[0] == "triton"
+        visit = head_triton.visit if triton else head_ghost.visit
+        return head_ghost.finish(problem, *visit(problem))
     if method == "instantiate":
         return instantiate(problem)
     return sketch(problem, sketch_dim, seed)
@@ -130,7 +138,7 @@ def head_merge_blocks(
 ) -> tuple[Tensor, ...]:
     """The operator behind `oasis.merge`: outputs as of `head_gram`."""
     owner = torch.repeat_interleave(tokens)
-    epilogue_type = _Compiled if inner.device.type == "cpu" else head_torch.Epilogue
+    epilogue_type = _epilogue_type(inner.device, inner.dtype)
     head = (None, None, softcap, scale, mean, epilogue_type)
     problem = Problem(inner, labels, owner, tokens, *head)
     if labels.numel() == 0:

@@ -33,10 +33,6 @@ def finish(problem: Problem, epilogue, products: Tensor, inner: Tensor) -> tuple
     return problem.outputs(gram, r.metrics)
 
 
-def ghost(problem: Problem) -> tuple[Tensor, ...]:
-    return finish(problem, *visit(problem))
-
-
 def partial(problem: Problem) -> tuple[Tensor, ...]:
     """(products, inner, gathers, token [6, T]) of a part of the vocabulary."""
     epilogue, products, inner = visit(problem)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from oasis import _core
+from oasis import _core, head_backend
 from oasis.head import head_gram_blocks, head_merge_blocks, head_partial_blocks
 
 # Not torch.library.custom_op: its first call imports the compiler stack, seconds of it.
@@ -288,19 +288,17 @@ def backends(device_type: str) -> dict[str, tuple[str, str]]:
     if device_type == "cpu":
         isa = _core.build_info()["isa"]
         compiled = (f"C++ ({isa})", "compiled core; instruction set chosen for this processor")
+        head = head_backend.describe("cpu")
         return {
             "grad_gram": compiled,
-            "head_gram": (
-                f"C++ ({isa}) + torch GEMM",
-                "matrix products by torch, epilogue compiled",
-            ),
+            "head_gram": (f"C++ ({isa}) + torch GEMM", head[1]) if head[0] == "compiled" else head,
             "siren": compiled,
             "oris": compiled,
         }
     copied = (f"C++ on the CPU ({_core.build_info()['isa']})", "N x N copied; no CUDA kernel yet")
     return {
         "grad_gram": ("torch", "chunked GEMM; no CUDA kernel in this version"),
-        "head_gram": ("torch", "GEMM and elementwise epilogue; no CUDA kernel in this version"),
+        "head_gram": head_backend.describe("cuda"),
         "siren": copied,
         "oris": copied,
     }
