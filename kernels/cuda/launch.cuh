@@ -1,0 +1,31 @@
+// What launchers share: how an error is reported, and shared memory beyond the default limit.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#define OASIS_CHECK(call)                                         \
+  do {                                                            \
+    const cudaError_t error_ = (call);                            \
+    if (error_ != cudaSuccess) return cudaGetErrorString(error_); \
+  } while (false)
+
+namespace oasis {
+
+constexpr size_t kDefaultShared = 48 * 1024;
+
+inline cudaError_t device_attribute(cudaDeviceAttr attribute, int* value) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return error != cudaSuccess ? error : cudaDeviceGetAttribute(value, attribute, device);
+}
+
+// Lets a kernel have `bytes` of dynamic shared memory.
+template <typename Kernel>
+cudaError_t allow_shared(Kernel kernel, size_t bytes) {
+  if (bytes <= kDefaultShared) return cudaSuccess;
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+}
+
+}  // namespace oasis
