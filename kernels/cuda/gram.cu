@@ -7,8 +7,6 @@ namespace oasis {
 namespace cuda {
 namespace {
 
-constexpr int kBlocksPerSm = 6;  // of the small tile: what registers and shared memory allow
-
 struct Plan {
   int rows;  // of a tile
   int64_t tiles, splits, columns_per_block;
@@ -24,14 +22,18 @@ const char* make_plan(const Gram& g, Plan* plan) {
   plan->rows = g.samples <= 16 ? 16 : 64;
   plan->tiles = (g.samples + plan->rows - 1) / plan->rows;
   if (plan->tiles > 256) return "gram: more than 16384 samples";
-  int processors = 0;
+  int processors = 0, shared = 0;
   OASIS_CHECK(device_attribute(cudaDevAttrMultiProcessorCount, &processors));
+  OASIS_CHECK(device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &shared));
   const int64_t stage = (plan->rows == 16 ? 1024 : 256) / element_size(g.type);
   const int64_t stages = (g.columns + stage - 1) / stage;
-  // Pairs of tiles share the processors; a block should still have a few stages to overlap.
+  // One wave of blocks: of the small tile what shared memory takes (registers would take 5 or
+  // more), of the large one a block per processor. Pairs of tiles share them.
+  int64_t resident = plan->rows == 16 ? shared / (2 * GramShape<16, true>::kBuffer + 1024) : 1;
+  resident = resident < 1 ? 1 : resident > 5 ? 5 : resident;
   const int64_t pairs = plan->tiles * (plan->tiles + 1) / 2;
-  const int64_t wanted =
-      (int64_t(processors) * (plan->rows == 16 ? kBlocksPerSm : 2) + pairs - 1) / pairs;
+  const int64_t wanted = (processors * resident + pairs - 1) / pairs;
+  // A block should still have a few stages to overlap.
   const int64_t useful = (stages + 3) / 4;
   int64_t splits = wanted < useful ? wanted : useful;
   const int64_t each = (stages + splits - 1) / splits;

@@ -66,6 +66,8 @@ struct GramShape {
   static constexpr int kThreads = kGroups * kLanes;
   static constexpr int kStagedRows = kDiagonal ? kRows : 2 * kRows;
   static constexpr int kBuffer = kStagedRows * kRowBytes;
+  // Off the diagonal a block needs more than half of the registers; 0 leaves it to the compiler.
+  static constexpr int kBlocks = kDiagonal ? 0 : 1;
   static constexpr int kKept = kCells / kLanes;  // entries of float64 in each lane
 };
 
@@ -134,7 +136,8 @@ __device__ inline int first_cell(int lane) {
 }
 
 template <typename Type, typename Shape, bool kDiagonal>
-__global__ void __launch_bounds__(Shape::kThreads) gram_kernel(const GramArguments g) {
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    gram_kernel(const GramArguments g) {
   using Word = typename Type::Word;
   using Sum = typename Type::Sum;
   constexpr int kColumns = Shape::kRowBytes / int(sizeof(typename Type::Element));

@@ -17,8 +17,6 @@ constexpr int kMaxOneLaunch = 16;  // samples that `select` takes
 constexpr int kMaxExactSamples = 30;
 constexpr int64_t kMaxRuleSamples = 4096;
 
-int device_count();
-
 // Gradients [samples, columns], contiguous along columns, rows `row_stride` elements apart.
 // `gram` [samples, samples] is written, or added to.
 struct Gram {

@@ -53,7 +53,6 @@ __device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
     s.adjusted[i] = r.valid[i] ? r.gram[int64_t(i) * (n + 1)] : 0.0;
     r.order[i] = -1;
   }
-  __syncthreads();  // thread 0 writes to the order of others
   for (int m = 0; m < n; ++m) {
     Largest mine{-HUGE_VAL, n};
     for (int i = int(threadIdx.x); i < n; i += threads)

@@ -122,7 +122,12 @@ struct Block {
   ~Block() { free(shared); }
 };
 
-std::vector<Seat> seats;
+#if defined(OASIS_TSAN)
+constexpr unsigned kSeatings = 2;
+#else
+constexpr unsigned kSeatings = 1;
+#endif
+std::vector<Seat> all_seats[kSeatings];
 Context scheduler;
 void* scheduler_tsan;
 Fiber* current;
@@ -192,15 +197,16 @@ void release(Block& block) {
   for (const auto& f : block.fibers) f->state = State::ready;
 }
 
-// Thread t of consecutive blocks takes different seats: to ThreadSanitizer a seat is a thread, and
-// accesses of one thread are never a race.
-const Seat& seat_of(unsigned thread, unsigned threads, unsigned block) {
-  while (seats.size() < threads) {
+// To ThreadSanitizer a seat is a thread, and what it did for an earlier block is ordered with all
+// that a barrier of this block orders. So consecutive blocks take different seats.
+const Seat& seat_of(unsigned thread, unsigned block) {
+  std::vector<Seat>& seats = all_seats[block % kSeatings];
+  while (seats.size() <= thread) {
     void* stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (stack == MAP_FAILED) fail("no memory for a stack", __FILE__, __LINE__);
     seats.push_back({static_cast<char*>(stack), __tsan_create_fiber(0)});
   }
-  return seats[(thread + block) % threads];
+  return seats[thread];
 }
 
 void run_block(Block& block, dim3 grid, dim3 size, dim3 index, size_t shared,
@@ -219,7 +225,7 @@ void run_block(Block& block, dim3 grid, dim3 size, dim3 index, size_t shared,
     fiber->thread.block_size = size;
     fiber->thread.grid_size = grid;
     fiber->number = int(t);
-    const Seat& seat = seat_of(t, size.x, index.x + index.y * grid.x);
+    const Seat& seat = seat_of(t, index.x + index.y * grid.x);
     fiber->context.prepare(seat.stack, fiber_main);
     fiber->tsan = seat.tsan;
     turns.push_back(fiber.get());
