@@ -33,6 +33,7 @@ cuda::Gram cuda_gram_of(const py::kwargs& k) {
   g.gram = pointer<double>(k, "gram");
   g.workspace = pointer<void>(k, "workspace");
   g.workspace_bytes = field<size_t>(k, "workspace_bytes");
+  g.device = field<int>(k, "device");
   return g;
 }
 
@@ -53,6 +54,7 @@ cuda::Siren cuda_siren_of(const py::kwargs& k) {
   s.order = pointer<int64_t>(k, "order");
   s.workspace = pointer<void>(k, "workspace");
   s.workspace_bytes = field<size_t>(k, "workspace_bytes");
+  s.device = field<int>(k, "device");
   return s;
 }
 
@@ -71,6 +73,7 @@ cuda::Oris cuda_oris_of(const py::kwargs& k) {
   o.relative = pointer<double>(k, "relative");
   o.probability = pointer<double>(k, "probability");
   o.mask = pointer<bool>(k, "mask");
+  o.device = field<int>(k, "device");
   return o;
 }
 

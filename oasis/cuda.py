@@ -60,6 +60,7 @@ def grad_gram(grads: Sequence[Tensor]) -> Tensor:
                 "gram": out.data_ptr(),
                 "workspace": 0,
                 "workspace_bytes": 0,
+                "device": device.index or 0,
             }
             arguments |= _workspace(_core.cuda_gram_workspace(**arguments), device)
             _launch(_core.cuda_gram, arguments, stream)
@@ -83,6 +84,7 @@ def _siren_arguments(gram, valid, floor, method, ridge, capacity) -> tuple[dict,
         "order": order.data_ptr(),
         "workspace": 0,
         "workspace_bytes": 0,
+        "device": gram.device.index or 0,
     }
     return arguments, adjusted, order
 
@@ -115,6 +117,7 @@ def _oris_arguments(informativeness, adjusted, valid, statistics, counters, opti
         "adjusted": adjusted.data_ptr(),
         "valid": valid.data_ptr(),
         "n": informativeness.shape[0],
+        "device": informativeness.device.index or 0,
         "statistics": statistics.data_ptr(),
         "counters": counters.data_ptr(),
         **dict(zip(names, options, strict=True)),

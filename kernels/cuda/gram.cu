@@ -84,6 +84,8 @@ const char* launch_tiles(const Gram& g, const Plan& plan, cudaStream_t stream) {
 }  // namespace
 
 const char* gram_workspace(const Gram& g, size_t* bytes) {
+  const DeviceGuard guard(g.device);
+  OASIS_CHECK(guard.error);
   Plan plan{};
   const char* error = make_plan(g, &plan);
   *bytes = plan.bytes;
@@ -91,6 +93,8 @@ const char* gram_workspace(const Gram& g, size_t* bytes) {
 }
 
 const char* gram(const Gram& g, void* stream) {
+  const DeviceGuard guard(g.device);
+  OASIS_CHECK(guard.error);
   Plan plan{};
   if (const char* error = make_plan(g, &plan)) return error;
   if (g.workspace_bytes < plan.bytes) return "gram: workspace too small";

@@ -14,6 +14,25 @@ namespace oasis {
 
 constexpr size_t kDefaultShared = 48 * 1024;
 
+// This module has a CUDA runtime of its own, linked statically: it does not rely on the device that
+// another runtime in the process made current.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) : device_(device) {
+    error = cudaGetDevice(&before_);
+    if (error == cudaSuccess && before_ != device_) error = cudaSetDevice(device_);
+  }
+  ~DeviceGuard() {
+    if (before_ >= 0 && before_ != device_) cudaSetDevice(before_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+  cudaError_t error;
+
+ private:
+  int device_, before_ = -1;
+};
+
 inline cudaError_t device_attribute(cudaDeviceAttr attribute, int* value) {
   int device = 0;
   const cudaError_t error = cudaGetDevice(&device);

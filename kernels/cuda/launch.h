@@ -1,6 +1,7 @@
 // The launchers' interface: plain pointers to device memory, sizes and a stream. Nothing is
 // allocated, nothing waits for the device, so everything can be captured in a CUDA graph. Each
-// returns null or what went wrong. The caller has made the pointers' device current.
+// returns null or what went wrong. `device` is where the memory and the stream live; the device
+// that was current is so again afterwards.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,7 @@ struct Gram {
   double* gram;
   void* workspace;
   size_t workspace_bytes;
+  int device;
 };
 const char* gram_workspace(const Gram&, size_t* bytes);
 const char* gram(const Gram&, void* stream);
@@ -44,6 +46,7 @@ struct Siren {
   int64_t* order;
   void* workspace;
   size_t workspace_bytes;
+  int device;
 };
 const char* siren_workspace(const Siren&, size_t* bytes);
 const char* siren(const Siren&, void* stream);
@@ -58,6 +61,7 @@ struct Oris {
   int64_t* counters;
   double *relative, *probability;
   bool* mask;
+  int device;
 };
 const char* oris(const Oris&, void* stream);
 

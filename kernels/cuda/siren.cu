@@ -96,6 +96,8 @@ const char* exact_by_grid(const Siren& s, cudaStream_t stream) {
 const char* siren_workspace(const Siren& s, size_t* bytes) {
   *bytes = 0;
   if (const char* error = check(s)) return error;
+  const DeviceGuard guard(s.device);
+  OASIS_CHECK(guard.error);
   if (s.rule == Rule::exact) {
     bool fits = false;
     if (const char* error = one_block(s.capacity, 0, &fits)) return error;
@@ -113,6 +115,8 @@ const char* siren(const Siren& s, void* stream) {
   size_t bytes = 0;
   if (const char* error = siren_workspace(s, &bytes)) return error;
   if (s.workspace_bytes < bytes) return "siren: workspace too small";
+  const DeviceGuard guard(s.device);
+  OASIS_CHECK(guard.error);
   const auto queue = static_cast<cudaStream_t>(stream);
   if (s.rule == Rule::exact && bytes) return exact_by_grid(s, queue);
   if (s.rule == Rule::exact) {
@@ -133,6 +137,8 @@ const char* siren(const Siren& s, void* stream) {
 
 const char* oris(const Oris& o, void* stream) {
   if (o.n < 1) return "oris: no samples";
+  const DeviceGuard guard(o.device);
+  OASIS_CHECK(guard.error);
   OASIS_LAUNCH(oris_kernel, dim3(1), dim3(256), step_bytes(), static_cast<cudaStream_t>(stream),
                oris_arguments(o), o.adjusted);
   OASIS_CHECK(cudaGetLastError());
@@ -143,6 +149,8 @@ const char* select(const Siren& s, const Oris& o, void* stream, bool* fits) {
   *fits = false;
   if (const char* error = check(s)) return error;
   if (s.n > kMaxOneLaunch) return nullptr;
+  const DeviceGuard guard(s.device);
+  OASIS_CHECK(guard.error);
   const auto queue = static_cast<cudaStream_t>(stream);
   if (s.rule == Rule::exact) {
     if (const char* error = one_block(s.n, step_bytes(), fits)) return error;

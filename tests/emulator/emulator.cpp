@@ -141,6 +141,7 @@ int processors_now = 3;
 size_t shared_limit = 227 * 1024;
 std::unordered_map<const void*, size_t> allowed_shared;
 cudaError_t last_error = cudaSuccess;
+int device_now = 1;  // the memory of all tests is on device 0: launchers must go there
 
 [[noreturn]] void fail(const char* what, const char* file, int line) {
   std::fprintf(stderr, "emulator: %s at %s:%d\n", what, file ? file : "?", line);
@@ -251,6 +252,7 @@ unsigned char* shared_memory() { return block_now->shared; }
 
 void launch(const void* kernel, dim3 grid, dim3 block, size_t shared,
             const std::function<void()>& body) {
+  if (device_now != 0) fail("a launch on the wrong device", __FILE__, __LINE__);
   const auto allowed = allowed_shared.find(kernel);
   const size_t most = allowed == allowed_shared.end() ? kDefaultShared : allowed->second;
   if (shared > most || block.x < 1 || block.x > 1024 || block.y != 1 || block.z != 1 ||
@@ -328,7 +330,12 @@ cudaError_t cudaGetLastError() {
   return error;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = emulator::device_now;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device != 0 && device != 1) return cudaErrorInvalidValue;
+  emulator::device_now = device;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {

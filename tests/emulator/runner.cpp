@@ -4,6 +4,8 @@
 // followed by the buffers' bytes. The answer is a line, `ok` or what a launcher complained about,
 // followed by all buffers as they are afterwards. Every buffer is an allocation of exactly its
 // size, so that AddressSanitizer guards both ends.
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <memory>
 #include <sstream>
@@ -50,6 +52,24 @@ const char* gram(const Request& r) {
   const std::unique_ptr<char[]> workspace(new char[g.workspace_bytes]);
   g.workspace = workspace.get();
   return oasis::cuda::gram(g, nullptr);
+}
+
+// The rows of the buffer, moved so far apart that their distance needs 64 bits. Only the pages
+// that hold them exist.
+const char* gram_far(const Request& r) {
+  const size_t row = r.sizes.at(0) / size_t(r.integers.at(1));
+  const size_t stride = size_t(r.integers.at(3)) * (row / size_t(r.integers.at(2)));
+  const size_t length = stride * size_t(r.integers.at(1) - 1) + row;
+  void* space = mmap(nullptr, length, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) return "no address space";
+  Request far = r;
+  far.buffers[0] = static_cast<unsigned char*>(space);
+  for (size_t i = 0; i < size_t(r.integers.at(1)); ++i)
+    std::memcpy(far.buffers[0] + i * stride, r.buffers[0] + i * row, row);
+  const char* error = gram(far);
+  munmap(space, length);
+  return error;
 }
 
 oasis::cuda::Siren siren_of(const Request& r) {
@@ -122,8 +142,10 @@ const char* fault(const Request& r) {
   carve.take<float>(threads);
   const float* in = r.buffer<float>(0);
   float* out = r.buffer<float>(1);
+  cudaSetDevice(0);
   OASIS_LAUNCH(oasis::fault_kernel, dim3(blocks), dim3(threads), carve.used, nullptr, which, in,
                out);
+  cudaSetDevice(1);
   return nullptr;
 }
 
@@ -136,6 +158,7 @@ const char* configure(const std::string& name, const std::vector<int64_t>& v) {
 
 const char* serve(const std::string& name, const Request& r) {
   if (name == "gram") return gram(r);
+  if (name == "gram_far") return gram_far(r);
   if (name == "siren") return siren(r);
   if (name == "oris") return oris(r);
   if (name == "select") return select(r);
@@ -164,6 +187,8 @@ int main() {
       r.buffers.push_back(buffer);
     }
     const char* error = serve(name, r);
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || device != 1) return 2;  // restored by launchers
     std::printf("%s\n", error ? error : "ok");
     for (size_t i = 0; i < r.sizes.size(); ++i) {
       std::fwrite(r.buffers[i], 1, r.sizes[i], stdout);

@@ -7,6 +7,8 @@ import torch
 
 from oasis import reference
 
+from .device import TYPES as DTYPES
+
 TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
@@ -56,6 +58,16 @@ def test_rows_at_any_address(device, dtype, offset, gap, generator):
     flat = torch.randn(offset + (n - 1) * stride + columns, generator=generator).to(dtype)
     grads = flat.as_strided((n, columns), (stride, 1), offset)
     got = device.gram(flat, offset=offset, row_stride=stride, shape=(n, columns))
+    assert_gram(got, grads)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_offsets_beyond_32_bits(device, dtype, generator):
+    n, columns, stride = 4, 300, 2**31 + 8
+    grads = torch.randn(n, columns, generator=generator).to(dtype)
+    got = torch.full((n, n), torch.nan, dtype=torch.float64)
+    integers = (DTYPES[dtype], n, columns, stride, False, 0)
+    assert device.call("gram_far", integers, (), [grads, got]) == "ok"
     assert_gram(got, grads)
 
 

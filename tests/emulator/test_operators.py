@@ -108,6 +108,18 @@ def launchers(device, monkeypatch):
     return fake
 
 
+def test_backends_say_what_was_built(monkeypatch):
+    for built, words in ((True, "compiled for"), (False, "OASIS_CUDA")):
+        monkeypatch.setattr(cuda, "BUILT", built)
+        found = ops.backends("cuda")
+        for operator in ("grad_gram", "siren", "oris"):
+            assert (found[operator][0] == "CUDA") == built and words in found[operator][1]
+
+
+def test_what_is_built_is_bound():
+    assert cuda.BUILT == _core.build_info()["cuda"] == hasattr(_core, "cuda_gram")
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_grad_gram_of_any_layout(launchers, dtype, generator):
     whole = torch.randn(5, 6, 8, generator=generator).to(dtype)
