@@ -72,6 +72,8 @@ bool factor_in_shared(const Siren& s) {
 const char* exact_by_grid(const Siren& s, cudaStream_t stream) {
   const int64_t capacity = grid_capacity(s);
   const ExactArguments e = exact_arguments(s, capacity);
+  int processors = 0;
+  OASIS_CHECK(device_attribute(cudaDevAttrMultiProcessorCount, &processors));
   Carve tables(nullptr), extend(nullptr);
   ExactTables measure_tables(tables, 0);
   ExtendShared measure_extend(extend);
@@ -79,11 +81,12 @@ const char* exact_by_grid(const Siren& s, cudaStream_t stream) {
                s.workspace);
   OASIS_CHECK(cudaGetLastError());
   for (int m = kPrefix; m + 1 < s.capacity; ++m) {
-    OASIS_LAUNCH(siren_extend_kernel, dim3(1u << block_bits(m)), dim3(kGridThreads), extend.used,
-                 stream, capacity, s.workspace, m);
+    const int bits = block_bits(m, processors);
+    OASIS_LAUNCH(siren_extend_kernel, dim3(1u << bits), dim3(kGridThreads), extend.used, stream,
+                 capacity, s.workspace, m, bits);
     OASIS_CHECK(cudaGetLastError());
     OASIS_LAUNCH(siren_finish_kernel, dim3(1), dim3(kFinishThreads), 0, stream, capacity,
-                 s.workspace, m);
+                 s.workspace, m, bits);
     OASIS_CHECK(cudaGetLastError());
   }
   OASIS_LAUNCH(siren_write_kernel, dim3(1), dim3(256), 0, stream, e, s.workspace);

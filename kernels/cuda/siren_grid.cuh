@@ -20,8 +20,14 @@ constexpr int kRecord = 1 + kGridThreadBits + kInnerBits + kMaxOuterBits;  // to
 static_assert(kPrefix == kGridThreadBits + kInnerBits, "the first grid pick has that many bits");
 static_assert(kMaxGridExact - 2 <= kPrefix + kMaxOuterBits + kMaxBlockBits, "bits of a subset");
 
-__host__ __device__ inline int block_bits(int m) {
-  return m - kPrefix < kMaxBlockBits ? m - kPrefix : kMaxBlockBits;
+// How many of the bits beyond the inner ones become blocks: about 8 blocks per processor, the rest
+// is looped over.
+inline int block_bits(int m, int processors) {
+  const int free = m - kPrefix, least = free - kMaxOuterBits;
+  int bits = 0;
+  while (bits < free && bits < kMaxBlockBits && (bits < least || 1 << bits < 8 * processors))
+    ++bits;
+  return bits;
 }
 
 struct GridWorkspace {
@@ -77,7 +83,7 @@ struct MemberSums {
 
 // Visits the subsets U + {a}, a being pick m.
 __global__ void __launch_bounds__(kGridThreads)
-    siren_extend_kernel(int64_t capacity, void* workspace, int m) {
+    siren_extend_kernel(int64_t capacity, void* workspace, int m, int block_bits) {
   Carve global(workspace), local(dynamic_shared());
   const GridWorkspace w(global, capacity);
   const ExtendShared t(local);
@@ -86,7 +92,7 @@ __global__ void __launch_bounds__(kGridThreads)
   const int thread = int(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   constexpr int kWarps = kGridThreads / kWarp;
   const int count = s.control[kCount], a = s.order[m];
-  const int outer_bits = m - kPrefix - block_bits(m);
+  const int outer_bits = m - kPrefix - block_bits;
   const double score = s.gram[a * count + a], norm = sqrt(score);
   fill_coefficients(t.coefficient);
   if (thread < kInner) {
@@ -155,16 +161,16 @@ __global__ void __launch_bounds__(kGridThreads)
 
 // Adds the records up, updates the scores and makes pick m + 1.
 __global__ void __launch_bounds__(kFinishThreads)
-    siren_finish_kernel(int64_t capacity, void* workspace, int m) {
+    siren_finish_kernel(int64_t capacity, void* workspace, int m, int block_bits) {
   Carve global(workspace);
   const GridWorkspace w(global, capacity);
   const Greedy& s = w.greedy;
   if (s.control[kStopped]) return;
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
-  const int fixed = m - block_bits(m);  // from this bit on, a bit is one of the block's
+  const int fixed = m - block_bits;  // from this bit on, a bit is one of the block's
   if (warp <= m) {
     double sum = 0;
-    for (int b = lane; b < 1 << block_bits(m); b += kWarp) {
+    for (int b = lane; b < 1 << block_bits; b += kWarp) {
       const double* record = w.records + int64_t(b) * kRecord;
       if (warp < fixed)
         sum += record[1 + warp];

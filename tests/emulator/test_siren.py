@@ -55,6 +55,17 @@ def test_exact_at_every_size(device, n, clusters, generator):
     assert order.tolist() == want.order.tolist()
 
 
+@pytest.mark.parametrize("processors", [1, 2, 3, 200])
+def test_exact_however_the_grid_is_cut(device, processors, generator):
+    # From most bits of a subset looped over to a block for each of their values.
+    gram = random_gram(20, 40, generator, clusters=3)
+    device.configure(processors=processors)
+    want = oasis.siren(gram, method="exact")
+    adjusted, order = device.siren(gram)
+    assert_relative(adjusted, want.adjusted, 1e-10, floor=float(gram.diagonal().max()))
+    assert order.tolist() == want.order.tolist()
+
+
 @pytest.mark.parametrize("n", [3, 14, 16])
 def test_exact_by_the_grid_where_shared_memory_is_small(device, n, generator):
     gram = random_gram(n, 30, generator, clusters=3)
