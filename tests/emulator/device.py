@@ -25,7 +25,7 @@ SANITIZERS = {
 # ThreadSanitizer, which must see the kernels' accesses alone.
 SCHEDULER = {"address": SANITIZERS["address"], "thread": ["-DOASIS_TSAN"]}
 ENVIRONMENT = {
-    "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=8:detect_stack_use_after_return=0:abort_on_error=0",
+    "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=8:detect_stack_use_after_return=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:report_signal_unsafe=0:history_size=4",
 }
