@@ -114,11 +114,8 @@ double mean_field_sum(double score, double mean, double square, double linear, d
   return table[0].sum(f);
 }
 
-int64_t oris_step(Address informativeness, Address adjusted, Address valid, int64_t n,
-                  Address statistics, Address counters, double ratio, double beta,
-                  const std::string& scale, const std::string& draw, int64_t warmup, bool current,
-                  double gain, double integral_gain, Address relative, Address probability,
-                  Address mask) {
+OrisConfig oris_config(double ratio, double beta, const std::string& scale, const std::string& draw,
+                       int64_t warmup, bool current, double gain, double integral_gain) {
   OrisConfig config{};
   config.ratio = ratio;
   config.beta = beta;
@@ -133,6 +130,16 @@ int64_t oris_step(Address informativeness, Address adjusted, Address valid, int6
   config.current = current;
   config.gain = gain;
   config.integral_gain = integral_gain;
+  return config;
+}
+
+int64_t oris_step(Address informativeness, Address adjusted, Address valid, int64_t n,
+                  Address statistics, Address counters, double ratio, double beta,
+                  const std::string& scale, const std::string& draw, int64_t warmup, bool current,
+                  double gain, double integral_gain, Address relative, Address probability,
+                  Address mask) {
+  const OrisConfig config =
+      oris_config(ratio, beta, scale, draw, warmup, current, gain, integral_gain);
   return oris(at<const double>(informativeness), at<const double>(adjusted), at<const bool>(valid),
               n, config, at<double>(statistics), at<int64_t>(counters), at<double>(relative),
               at<double>(probability), at<bool>(mask));
@@ -223,6 +230,10 @@ py::dict build_info() {
 }  // namespace
 }  // namespace oasis
 
+#if defined(OASIS_HAS_CUDA)
+#include "cuda_bindings.cpp"
+#endif
+
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Compiled core of oasis. Takes raw addresses; call it through oasis.ops.";
   m.attr("MAX_EXACT") = kMaxExact;
@@ -241,6 +252,9 @@ PYBIND11_MODULE(_core, m) {
     return py::make_tuple(r.x[0], r.x[1], r.x[2], r.x[3]);
   });
   m.def("build_info", &oasis::build_info);
+#if defined(OASIS_HAS_CUDA)
+  oasis::bind_cuda(m);
+#endif
   m.def("cuda_device_count", [] {
 #if defined(OASIS_HAS_CUDA)
     return oasis::cuda_device_count();

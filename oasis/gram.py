@@ -22,9 +22,9 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
     Returns:
         [N, N] float64 on the device of `grads`. float64 input is summed in float64; other types
         are multiplied and summed in float32 over runs of 32 products a lane, the runs in float64:
-        the error is at most 2e-6 sum_p |g_ip g_jp|, about 1e-7 of it in practice; gradients whose
-        squares leave float32's range are summed in float64 instead. The order of summation is
-        fixed, so a run repeats bit for bit.
+        the error is at most 2.3e-6 sum_p |g_ip g_jp|, about 1e-7 of it in practice; on the CPU,
+        gradients whose squares leave float32's range are summed in float64 instead. The order of
+        summation is fixed, so a run repeats bit for bit.
 
     Raises:
         TypeError, ValueError: not tensors of a supported floating type; no sample; different

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from oasis import _core, head_backend
+from oasis import _core, cuda, head_backend
 from oasis.head import head_gram_blocks, head_merge_blocks, head_partial_blocks
 
 # Not torch.library.custom_op: its first call imports the compiler stack, seconds of it.
@@ -85,6 +85,8 @@ def _(grads: Sequence[Tensor]) -> Tensor:
 
 @_implement("grad_gram", "CUDA")
 def _(grads: Sequence[Tensor]) -> Tensor:
+    if cuda.BUILT:
+        return cuda.grad_gram(grads)
     n = grads[0].shape[0]
     out = grads[0].new_zeros((n, n), dtype=torch.float64)
     for g in grads:
@@ -133,7 +135,10 @@ def _(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
 
 
 @_implement("siren", "CUDA")
-def _(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
+def _siren_cuda(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
+    fits = method == "exact" or gram.shape[0] <= cuda.MAX_SAMPLES
+    if cuda.BUILT and method in cuda.RULES and fits:
+        return cuda.siren(gram, valid, floor, method, ridge)
     results = _siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge)
     return tuple(r.to(gram.device) for r in results)
 
@@ -196,12 +201,51 @@ def _(informativeness, adjusted, valid, statistics, counters, *options):
 
 
 @_implement("oris_", "CUDA")
-def _(informativeness, adjusted, valid, statistics, counters, *options):
+def _oris_cuda(informativeness, adjusted, valid, statistics, counters, *options):
+    if cuda.BUILT:
+        return cuda.oris_(informativeness, adjusted, valid, statistics, counters, *options)
     state = statistics.cpu(), counters.cpu()
     results = _oris_(informativeness.cpu(), adjusted.cpu(), valid.cpu(), *state, *options)
     statistics.copy_(state[0])
     counters.copy_(state[1])
     return tuple(r.to(informativeness.device) for r in results)
+
+
+# --- siren_oris_ ------------------------------------------------------------------------------
+
+
+_define(
+    "siren_oris_(Tensor gram, Tensor informativeness, Tensor valid, Tensor floor, str method, "
+    "float ridge, Tensor(a!) statistics, Tensor(b!) counters, float ratio, float beta, str scale, "
+    "str draw, int warmup, bool current, float gain, float integral_gain) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@_implement("siren_oris_", "CPU")
+def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
+    """From Gram matrix to mask: adjusted and order as `siren`, then what `oris_` returns."""
+    adjusted, order = _siren(gram, valid, floor, method, ridge)
+    results = _oris_(informativeness, adjusted, valid, statistics, counters, *options)
+    return adjusted, order, *results
+
+
+@_fake("siren_oris_")
+def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
+    n = gram.shape[0]
+    types = (torch.float64, torch.int64, torch.float64, torch.float64, torch.bool)
+    return tuple(gram.new_empty(n, dtype=dtype) for dtype in types)
+
+
+@_implement("siren_oris_", "CUDA")
+def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
+    state = statistics, counters
+    if cuda.BUILT and method in cuda.RULES and gram.shape[0] <= cuda.ONE_LAUNCH:
+        return cuda.siren_oris_(
+            gram, informativeness, valid, floor, method, ridge, *state, *options
+        )
+    adjusted, order = _siren_cuda(gram, valid, floor, method, ridge)
+    return adjusted, order, *_oris_cuda(informativeness, adjusted, valid, *state, *options)
 
 
 # --- head_gram --------------------------------------------------------------------------------
@@ -278,6 +322,7 @@ def _(products, gathers, token, inner, labels, tokens, softcap, scale, mean):
 grad_gram = torch.ops.oasis.grad_gram
 siren = torch.ops.oasis.siren
 oris_ = torch.ops.oasis.oris_
+siren_oris_ = torch.ops.oasis.siren_oris_
 head_gram = torch.ops.oasis.head_gram
 head_partial = torch.ops.oasis.head_partial
 head_merge = torch.ops.oasis.head_merge
@@ -295,10 +340,15 @@ def backends(device_type: str) -> dict[str, tuple[str, str]]:
             "siren": compiled,
             "oris": compiled,
         }
-    copied = (f"C++ on the CPU ({_core.build_info()['isa']})", "N x N copied; no CUDA kernel yet")
+    without = "this build has no CUDA kernels (OASIS_CUDA=ON insists on them)"
+    built = f"compiled for {_core.build_info()['cuda_architectures']}"
+    copied = (f"C++ on the CPU ({_core.build_info()['isa']})", f"N x N copied; {without}")
+    one = f"one launch with ORIS up to N = {cuda.ONE_LAUNCH}"
     return {
-        "grad_gram": ("torch", "chunked GEMM; no CUDA kernel in this version"),
+        "grad_gram": ("CUDA", built) if cuda.BUILT else ("torch", f"chunked GEMM; {without}"),
         "head_gram": head_backend.describe("cuda"),
-        "siren": copied,
-        "oris": copied,
+        "siren": ("CUDA", f"{built}; {one}; mean_field: copied to the CPU")
+        if cuda.BUILT
+        else copied,
+        "oris": ("CUDA", built) if cuda.BUILT else copied,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from statistics import NormalDist
 
 from oasis.checks import check_count, check_number
@@ -17,7 +17,7 @@ def check_ratio(ratio: float) -> float:
     return check_number("ratio", ratio, 5e-324, 1, "a number in (0, 1]")
 
 
-@cache
+@lru_cache(maxsize=None, typed=True)  # typed: True is refused, though it equals 1
 def threshold(ratio: float) -> float:
     """I_T such that E[sigmoid(Z - I_T)] = ratio for Z ~ N(0, 1) (docs/method.md 4).
 

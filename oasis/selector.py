@@ -266,14 +266,14 @@ class Selector(nn.Module):
         scores = torch.where(usable, scores, 0.0)
 
         threshold = self.threshold.clone()
-        adjusted, order = ops.siren(
-            gram, usable, self._floor(scores, usable), rule, self.preset.ridge
-        )
         p = self.preset
-        relative, probability, mask = ops.oris_(
+        adjusted, order, relative, probability, mask = ops.siren_oris_(
+            gram,
             scores,
-            adjusted,
             usable,
+            self._floor(scores, usable),
+            rule,
+            p.ridge,
             self.statistics,
             self.counters,
             self.ratio,

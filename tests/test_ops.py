@@ -137,3 +137,16 @@ def test_compiled_graph_equals_eager(generator):
 def test_backends_name_every_operator():
     for device in ("cpu", "cuda"):
         assert set(ops.backends(device)) >= {"grad_gram", "head_gram", "siren"}
+
+
+@pytest.mark.parametrize("method", ["exact", "residual"])
+@pytest.mark.parametrize("n", [1, 6])
+def test_siren_oris(method, n, generator):
+    grads = torch.randn(n, 9, generator=generator, dtype=torch.float64)
+    gram, valid = grads @ grads.T, torch.ones(n, dtype=torch.bool)
+    floor = torch.tensor(-torch.inf, dtype=torch.float64)
+    selector = oasis.Selector(seed=3)
+    state = selector.statistics.clone(), selector.counters.clone()
+    options = (0.25, 0.9, "within", "bernoulli", 1, False, 0.1, 0.01)
+    arguments = (gram, gram.diagonal().clone(), valid, floor, method, 0.0, *state, *options)
+    opcheck(torch.ops.oasis.siren_oris_.default, arguments, test_utils=TESTS)

@@ -1,5 +1,6 @@
 // ORIS: relative informativeness, the draw, and the running statistics (docs/method.md 3 and 4).
-// One thread's worth of work for a batch; host and device share this source.
+// Host and device share this source: a step begins once per batch, judges every sample on its own
+// (on a device by a thread each) and ends once per batch.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -67,26 +68,29 @@ OASIS_HD inline double deviation(const Moments& m, Scale scale, int64_t n) {
   }
 }
 
-// Normalise, draw, count, steer. Returns the number selected. Invalid samples get relative and
-// probability 0 and are never selected; with no valid sample only the skip counter moves.
-OASIS_HD inline int64_t oris(const double* informativeness, const double* adjusted,
-                             const bool* valid, int64_t n, const OrisConfig& config,
-                             double* statistics, int64_t* counters, double* relative,
-                             double* probability, bool* mask) {
+// What one batch is judged by; nothing has been written yet.
+struct OrisStep {
+  Moments after;           // the running statistics that this batch leaves
+  double mean, deviation;  // z = (A - mean) / deviation
+  double threshold, common;
+  uint64_t seed, offset;
+  int64_t count;  // valid samples
+};
+
+OASIS_HD inline void oris_begin(const double* informativeness, const double* adjusted,
+                                const bool* valid, int64_t n, const OrisConfig& config,
+                                const double* statistics, const int64_t* counters, OrisStep* step) {
   const Moments before{statistics[kMean], statistics[kVariance], statistics[kWithin]};
   const int64_t batches = counters[kBatches];
   double batch_mean, own_spread, spread;
-  const int64_t count =
-      batch_moments(informativeness, valid, n, std::nan(""), &batch_mean, &own_spread);
-  for (int64_t i = 0; i < n; ++i) relative[i] = probability[i] = 0.0, mask[i] = false;
-  counters[kSkipped] += n - count;
-  if (count == 0) return 0;
+  step->count = batch_moments(informativeness, valid, n, std::nan(""), &batch_mean, &own_spread);
+  if (step->count == 0) return;
   batch_moments(informativeness, valid, n, batches ? before.mean : std::nan(""), &batch_mean,
                 &spread);
   const Moments after = advance(before, batch_mean, spread, batches, config.beta);
 
-  const Moments& used = config.current ? after : before;
-  double mean = used.mean, s = deviation(used, config.scale, count);
+  const Moments used = config.current ? after : before;
+  double mean = used.mean, s = deviation(used, config.scale, step->count);
   if (batches < config.warmup || batches == 0 || !(s > 0)) {
     mean = batch_mean;
     s = std::sqrt(own_spread);
@@ -99,54 +103,81 @@ OASIS_HD inline int64_t oris(const double* informativeness, const double* adjust
     batch_moments(adjusted, valid, n, mean, &adjusted_mean, &adjusted_spread);
     s = std::fmax(floor, std::sqrt(adjusted_spread));
   }
+  step->after = after;
+  step->mean = mean;
+  step->deviation = s;
+  step->threshold = statistics[kThreshold];
+  step->seed = uint64_t(counters[kSeed]);
+  step->offset = uint64_t(counters[kOffset]);
+  step->common = uniform(step->seed, step->offset);
+}
 
-  const uint64_t seed = uint64_t(counters[kSeed]), offset = uint64_t(counters[kOffset]);
-  const double threshold = statistics[kThreshold];
-  const double common = uniform(seed, offset);
-  double cumulated = common;
-  double expected = 0;
+// Sample i alone. Systematic draws need the probabilities before it and are made by oris_end.
+OASIS_HD inline void oris_judge(const OrisStep& step, Draw draw, bool valid, double adjusted,
+                                int64_t i, double* relative, double* probability, bool* mask) {
+  *relative = *probability = 0.0;
+  *mask = false;
+  if (!valid) return;
+  *relative = step.deviation > 0 ? (adjusted - step.mean) / step.deviation : 0.0;
+  *probability = 1.0 / (1.0 + std::exp(step.threshold - *relative));
+  if (draw == Draw::bernoulli)
+    *mask = *probability > uniform(step.seed, step.offset + uint64_t(i));
+  else if (draw == Draw::shared)
+    *mask = *probability > step.common;
+}
+
+// Draws what is left to draw, counts, steers. Returns the number selected.
+OASIS_HD inline int64_t oris_end(const OrisStep& step, const bool* valid, int64_t n,
+                                 const OrisConfig& config, const double* probability, bool* mask,
+                                 double* statistics, int64_t* counters) {
+  counters[kSkipped] += n - step.count;
+  if (step.count == 0) return 0;
+  double cumulated = step.common, expected = 0;
   int64_t selected = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (!valid[i]) continue;
-    const double gap = adjusted[i] - mean;
-    relative[i] = s > 0 ? gap / s : 0.0;
-    probability[i] = 1.0 / (1.0 + std::exp(threshold - relative[i]));
-    switch (config.draw) {
-      case Draw::bernoulli:
-        mask[i] = probability[i] > uniform(seed, offset + uint64_t(i));
-        break;
-      case Draw::shared:
-        mask[i] = probability[i] > common;
-        break;
-      case Draw::systematic:
-        mask[i] = std::floor(cumulated + probability[i]) > std::floor(cumulated);
-        cumulated += probability[i];
-        break;
+    if (config.draw == Draw::systematic) {
+      mask[i] = std::floor(cumulated + probability[i]) > std::floor(cumulated);
+      cumulated += probability[i];
     }
     expected += probability[i];
     selected += mask[i];
   }
 
-  statistics[kMean] = after.mean;
-  statistics[kVariance] = after.variance;
-  statistics[kWithin] = after.within;
+  statistics[kMean] = step.after.mean;
+  statistics[kVariance] = step.after.variance;
+  statistics[kWithin] = step.after.within;
   counters[kBatches] += 1;
-  counters[kCandidates] += count;
+  counters[kCandidates] += step.count;
   counters[kSelected] += selected;
   counters[kOffset] += config.draw == Draw::bernoulli ? n : 1;
   if (config.gain > 0 && config.ratio < 1) {
     // PI control in velocity form, in units of batches: the expected surplus of this batch moves
     // the threshold (by 1/t at first, to find it quickly), and the surplus really accumulated over
     // the stream pulls it until it is repaid.
-    const double unit = double(count) * config.ratio * (1 - config.ratio);
-    const double surplus = (expected - config.ratio * double(count)) / unit;
+    const double unit = double(step.count) * config.ratio * (1 - config.ratio);
+    const double surplus = (expected - config.ratio * double(step.count)) / unit;
     const double owed = double(counters[kSelected]) - config.ratio * double(counters[kCandidates]);
     const double bound = 1 / (1 - config.ratio) + 1;
     const double debt = std::fmax(-bound, std::fmin(bound, owed / unit));
     const double gain = std::fmax(config.gain, 1 / double(counters[kBatches]));
-    statistics[kThreshold] = threshold + gain * surplus + config.integral_gain * debt;
+    statistics[kThreshold] = step.threshold + gain * surplus + config.integral_gain * debt;
   }
   return selected;
+}
+
+// Normalise, draw, count, steer. Returns the number selected. Invalid samples get relative and
+// probability 0 and are never selected; with no valid sample only the skip counter moves.
+OASIS_HD inline int64_t oris(const double* informativeness, const double* adjusted,
+                             const bool* valid, int64_t n, const OrisConfig& config,
+                             double* statistics, int64_t* counters, double* relative,
+                             double* probability, bool* mask) {
+  OrisStep step;
+  oris_begin(informativeness, adjusted, valid, n, config, statistics, counters, &step);
+  for (int64_t i = 0; i < n; ++i)
+    oris_judge(step, config.draw, valid[i] && step.count > 0, adjusted[i], i, relative + i,
+               probability + i, mask + i);
+  return oris_end(step, valid, n, config, probability, mask, statistics, counters);
 }
 
 }  // namespace oasis

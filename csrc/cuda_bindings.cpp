@@ -1,0 +1,118 @@
+// Bindings of the CUDA launchers (kernels/cuda/launch.h). Device addresses and a stream in; nothing
+// is allocated, nothing waits for the device. Included by bindings.cpp where CUDA was compiled in.
+#include "cuda/launch.h"
+
+namespace oasis {
+namespace {
+
+void raise_if(const char* error) {
+  if (error) throw std::runtime_error(std::string("CUDA kernel: ") + error);
+}
+
+cuda::Gram cuda_gram_of(const py::kwargs& k) {
+  cuda::Gram g{};
+  g.data = pointer<const void>(k, "data");
+  switch (dtype_of(field<std::string>(k, "dtype"))) {
+    case DType::float32:
+      g.type = cuda::Type::float32;
+      break;
+    case DType::float64:
+      g.type = cuda::Type::float64;
+      break;
+    case DType::bfloat16:
+      g.type = cuda::Type::bfloat16;
+      break;
+    case DType::float16:
+      g.type = cuda::Type::float16;
+      break;
+  }
+  g.samples = field<int64_t>(k, "samples");
+  g.columns = field<int64_t>(k, "columns");
+  g.row_stride = field<int64_t>(k, "row_stride");
+  g.add = field<bool>(k, "add");
+  g.gram = pointer<double>(k, "gram");
+  g.workspace = pointer<void>(k, "workspace");
+  g.workspace_bytes = field<size_t>(k, "workspace_bytes");
+  g.device = field<int>(k, "device");
+  return g;
+}
+
+cuda::Siren cuda_siren_of(const py::kwargs& k) {
+  const std::string method = field<std::string>(k, "method");
+  cuda::Siren s{};
+  s.gram = pointer<const double>(k, "gram");
+  s.valid = pointer<const bool>(k, "valid");
+  s.floor = pointer<const double>(k, "floor");
+  s.n = field<int64_t>(k, "n");
+  s.capacity = field<int64_t>(k, "capacity");
+  s.rule = method == "exact"      ? cuda::Rule::exact
+           : method == "pairwise" ? cuda::Rule::pairwise
+           : method == "residual" ? cuda::Rule::residual
+                                  : cuda::Rule::none;
+  s.ridge = field<double>(k, "ridge");
+  s.adjusted = pointer<double>(k, "adjusted");
+  s.order = pointer<int64_t>(k, "order");
+  s.workspace = pointer<void>(k, "workspace");
+  s.workspace_bytes = field<size_t>(k, "workspace_bytes");
+  s.device = field<int>(k, "device");
+  return s;
+}
+
+cuda::Oris cuda_oris_of(const py::kwargs& k) {
+  cuda::Oris o{};
+  o.informativeness = pointer<const double>(k, "informativeness");
+  o.adjusted = pointer<const double>(k, "adjusted");
+  o.valid = pointer<const bool>(k, "valid");
+  o.n = field<int64_t>(k, "n");
+  o.config = oris_config(field<double>(k, "ratio"), field<double>(k, "beta"),
+                         field<std::string>(k, "scale"), field<std::string>(k, "draw"),
+                         field<int64_t>(k, "warmup"), field<bool>(k, "current"),
+                         field<double>(k, "gain"), field<double>(k, "integral_gain"));
+  o.statistics = pointer<double>(k, "statistics");
+  o.counters = pointer<int64_t>(k, "counters");
+  o.relative = pointer<double>(k, "relative");
+  o.probability = pointer<double>(k, "probability");
+  o.mask = pointer<bool>(k, "mask");
+  o.device = field<int>(k, "device");
+  return o;
+}
+
+size_t cuda_gram_workspace(const py::kwargs& k) {
+  size_t bytes = 0;
+  raise_if(cuda::gram_workspace(cuda_gram_of(k), &bytes));
+  return bytes;
+}
+void cuda_gram(const py::kwargs& k) {
+  raise_if(cuda::gram(cuda_gram_of(k), pointer<void>(k, "stream")));
+}
+size_t cuda_siren_workspace(const py::kwargs& k) {
+  size_t bytes = 0;
+  raise_if(cuda::siren_workspace(cuda_siren_of(k), &bytes));
+  return bytes;
+}
+void cuda_siren(const py::kwargs& k) {
+  raise_if(cuda::siren(cuda_siren_of(k), pointer<void>(k, "stream")));
+}
+void cuda_oris(const py::kwargs& k) {
+  raise_if(cuda::oris(cuda_oris_of(k), pointer<void>(k, "stream")));
+}
+// False where the device has too little shared memory for one launch; nothing ran then.
+bool cuda_select(const py::kwargs& k) {
+  bool fits = false;
+  raise_if(cuda::select(cuda_siren_of(k), cuda_oris_of(k), pointer<void>(k, "stream"), &fits));
+  return fits;
+}
+
+void bind_cuda(py::module_& m) {
+  m.attr("CUDA_ONE_LAUNCH") = cuda::kMaxOneLaunch;
+  m.attr("CUDA_MAX_SAMPLES") = cuda::kMaxRuleSamples;
+  m.def("cuda_gram_workspace", &cuda_gram_workspace);
+  m.def("cuda_gram", &cuda_gram);
+  m.def("cuda_siren_workspace", &cuda_siren_workspace);
+  m.def("cuda_siren", &cuda_siren);
+  m.def("cuda_oris", &cuda_oris);
+  m.def("cuda_select", &cuda_select);
+}
+
+}  // namespace
+}  // namespace oasis

@@ -1,0 +1,66 @@
+// What every kernel shares: dynamic shared memory, its layout, sums and maxima of a warp.
+#pragma once
+#include <cstdint>
+
+// How a launch is written. tests/emulator has its own: there a launch is a loop on the CPU.
+#if !defined(OASIS_LAUNCH)
+#define OASIS_LAUNCH(kernel, grid, block, shared, stream, ...) \
+  kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
+#define OASIS_GAP 0  // bytes between two arrays; the emulator poisons them
+#define OASIS_POISON(address, bytes)
+#endif
+
+namespace oasis {
+
+constexpr unsigned kWholeWarp = 0xffffffffu;
+constexpr int kWarp = 32;
+
+__device__ inline unsigned char* dynamic_shared() {
+#if defined(OASIS_EMULATOR)
+  return emulator::shared_memory();
+#else
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+#endif
+}
+
+// Lays arrays out in one buffer. Started at address 0 it only measures, so that the host computes
+// the size of a buffer by the very code that divides it.
+struct Carve {
+  uintptr_t base;
+  size_t used = 0;
+  __host__ __device__ explicit Carve(const void* buffer)
+      : base(reinterpret_cast<uintptr_t>(buffer)) {}
+  template <typename T>
+  __host__ __device__ T* take(int64_t count) {
+    T* array = reinterpret_cast<T*>(base + used);
+    used += (size_t(count) * sizeof(T) + 15) / 16 * 16;
+    if (base) OASIS_POISON(reinterpret_cast<void*>(base + used), OASIS_GAP);
+    used += OASIS_GAP;
+    return array;
+  }
+};
+
+// The sum of a warp's values, the same in every lane, always added in the same order.
+__device__ inline double warp_sum(double value) {
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kWholeWarp, value, step);
+  return value;
+}
+
+// The largest value of a warp; ties go to the lowest index.
+struct Largest {
+  double value;
+  int index;
+};
+__device__ inline Largest larger(Largest a, Largest b) {
+  const bool other = b.value > a.value || (b.value == a.value && b.index < a.index);
+  return {other ? b.value : a.value, other ? b.index : a.index};
+}
+__device__ inline Largest warp_largest(Largest a) {
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    a = larger(a, {__shfl_xor_sync(kWholeWarp, a.value, step),
+                   __shfl_xor_sync(kWholeWarp, a.index, step)});
+  return a;
+}
+
+}  // namespace oasis

@@ -1,0 +1,73 @@
+// The launchers' interface: plain pointers to device memory, sizes and a stream. Nothing is
+// allocated, nothing waits for the device, so everything can be captured in a CUDA graph. Each
+// returns null or what went wrong. `device` is where the memory and the stream live; the device
+// that was current is so again afterwards.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "oasis/oris.h"
+
+namespace oasis {
+namespace cuda {
+
+enum class Type : int { float32, float64, bfloat16, float16 };
+enum class Rule : int { exact, pairwise, residual, none };
+
+constexpr int kMaxOneLaunch = 16;  // samples that `select` takes
+constexpr int kMaxExactSamples = 30;
+constexpr int64_t kMaxRuleSamples = 4096;
+
+// Gradients [samples, columns], contiguous along columns, rows `row_stride` elements apart.
+// `gram` [samples, samples] is written, or added to.
+struct Gram {
+  const void* data;
+  Type type;
+  int64_t samples, columns, row_stride;
+  bool add;
+  double* gram;
+  void* workspace;
+  size_t workspace_bytes;
+  int device;
+};
+const char* gram_workspace(const Gram&, size_t* bytes);
+const char* gram(const Gram&, void* stream);
+
+// SIREN on gram [n, n] (float64). `capacity` bounds the number of valid samples where the rule is
+// exact. `floor` is one float64 on the device. adjusted [n]; order [n], -1 after the last pick.
+struct Siren {
+  const double* gram;
+  const bool* valid;
+  const double* floor;
+  int64_t n, capacity;
+  Rule rule;
+  double ridge;
+  double* adjusted;
+  int64_t* order;
+  void* workspace;
+  size_t workspace_bytes;
+  int device;
+};
+const char* siren_workspace(const Siren&, size_t* bytes);
+const char* siren(const Siren&, void* stream);
+
+// One ORIS step (docs/method.md 3 and 4); the state is advanced in place on the device.
+struct Oris {
+  const double *informativeness, *adjusted;
+  const bool* valid;
+  int64_t n;
+  OrisConfig config;
+  double* statistics;
+  int64_t* counters;
+  double *relative, *probability;
+  bool* mask;
+  int device;
+};
+const char* oris(const Oris&, void* stream);
+
+// Both in one launch, for n <= kMaxOneLaunch; oris.adjusted is ignored. Where the device has too
+// little shared memory for it (`*fits` false) nothing was launched: call one after the other.
+const char* select(const Siren&, const Oris&, void* stream, bool* fits);
+
+}  // namespace cuda
+}  // namespace oasis

@@ -1,0 +1,107 @@
+// The polynomial SIREN rules by one block: `residual` (docs/method.md 2.3, pivoted Cholesky),
+// `pairwise` (the first sum of section 2) and `none`. A thread owns samples t, t + threads, ...
+#pragma once
+#include <cmath>
+
+#include "common.cuh"
+
+namespace oasis {
+
+enum class GreedyRule : int { exact, pairwise, residual, none };
+constexpr int kRuleThreads = 256;
+
+struct RuleArguments {
+  const double* gram;  // [n, n]
+  const bool* valid;
+  const double* floor;
+  int n;
+  GreedyRule rule;
+  double ridge;
+  double* factor;  // [n, n] rows of the Cholesky factor in the order of the picks, or null: shared
+  double* adjusted;
+  int64_t* order;
+};
+
+struct RuleShared {
+  double *adjusted, *column;  // [n]; column: the pivot's entries of the earlier rows
+  bool* open;                 // [n] valid and not yet picked; only its owner looks
+  Largest* best;              // [2, warps]
+  double* factor;             // [n, n] where there is room
+  __host__ __device__ RuleShared(Carve& carve, int64_t n, bool with_factor) {
+    adjusted = carve.take<double>(n);
+    column = carve.take<double>(n);
+    open = carve.take<bool>(n);
+    best = carve.take<Largest>(2 * (1024 / kWarp));
+    factor = with_factor ? carve.take<double>(n * n) : nullptr;
+  }
+};
+
+__device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
+  const int n = r.n, threads = int(blockDim.x), warps = threads / kWarp;
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  double* factor = s.factor ? s.factor : r.factor;
+  const double floor = *r.floor;
+  double lambda = 0;
+  if (r.rule == GreedyRule::residual) {
+    int count = 0;
+    for (int i = 0; i < n; ++i)
+      if (r.valid[i]) lambda += r.gram[int64_t(i) * (n + 1)], ++count;
+    lambda *= count ? r.ridge / count : 0.0;
+  }
+  for (int i = int(threadIdx.x); i < n; i += threads) {
+    s.open[i] = r.valid[i];
+    s.adjusted[i] = r.valid[i] ? r.gram[int64_t(i) * (n + 1)] : 0.0;
+    r.order[i] = -1;
+  }
+  for (int m = 0; m < n; ++m) {
+    Largest mine{-HUGE_VAL, n};
+    for (int i = int(threadIdx.x); i < n; i += threads)
+      if (s.open[i]) mine = larger(mine, {s.adjusted[i], i});
+    mine = warp_largest(mine);
+    Largest* best = s.best + (m & 1) * warps;
+    if (lane == 0) best[warp] = mine;
+    __syncthreads();  // every warp's largest is there, and row m - 1 of the factor
+    Largest pick = best[0];
+    for (int w = 1; w < warps; ++w) pick = larger(pick, best[w]);
+    if (pick.index == n || (floor > -HUGE_VAL && !(pick.value > floor))) break;
+    const int a = pick.index;
+    if (threadIdx.x == 0) r.order[m] = a;
+    if (int(threadIdx.x) == a % threads) s.open[a] = false;
+    const double score = r.gram[int64_t(a) * (n + 1)];
+    if (r.rule == GreedyRule::pairwise) {
+      for (int i = int(threadIdx.x); i < n; i += threads) {
+        if (!s.open[i]) continue;
+        const double squares = r.gram[int64_t(i) * (n + 1)] * score;
+        if (squares > 0) s.adjusted[i] -= r.gram[int64_t(a) * n + i] * rsqrt(squares) * score;
+      }
+    } else if (r.rule == GreedyRule::residual) {
+      for (int u = int(threadIdx.x); u < m; u += threads) s.column[u] = factor[int64_t(u) * n + a];
+      __syncthreads();  // the pivot's column is complete
+      const double pivot = pick.value + lambda;
+      // A pivot lost in rounding spans nothing new.
+      const double inverse = pivot > 1e-13 * score ? rsqrt(pivot) : 0.0;
+      for (int i = int(threadIdx.x); i < n; i += threads) {
+        if (!s.open[i]) continue;
+        double entry = r.gram[int64_t(a) * n + i];
+#pragma unroll 8
+        for (int u = 0; u < m; ++u) entry -= s.column[u] * factor[int64_t(u) * n + i];
+        entry *= inverse;
+        factor[int64_t(m) * n + i] = entry;
+        const double left = s.adjusted[i] - entry * entry;
+        s.adjusted[i] = left > 0 ? left : 0.0;
+      }
+    }
+  }
+  // Stopped early: what was not picked keeps its raw score.
+  for (int i = int(threadIdx.x); i < n; i += threads)
+    r.adjusted[i] = s.open[i] ? r.gram[int64_t(i) * (n + 1)] : s.adjusted[i];
+}
+
+__global__ void __launch_bounds__(kRuleThreads, 1)
+    siren_rule_kernel(const RuleArguments r, bool factor_in_shared) {
+  Carve carve(dynamic_shared());
+  const RuleShared shared(carve, r.n, factor_in_shared);
+  rule_block(r, shared);
+}
+
+}  // namespace oasis

@@ -1,0 +1,157 @@
+"""The compiled CUDA kernels behind the operators: outputs and workspace by torch, raw addresses in.
+
+Everything is queued on the tensors' device and torch's current stream there; nothing waits for the
+device unless a docstring says so, so a caller may capture it all in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from oasis import _core
+
+BUILT = _core.build_info()["cuda"]
+MAX_EXACT = _core.MAX_EXACT
+RULES = ("exact", "pairwise", "residual", "none")  # of SIREN, that have a kernel
+# Limits of one block: samples that go from Gram matrix to mask in one launch, and of any rule.
+ONE_LAUNCH = _core.CUDA_ONE_LAUNCH if BUILT else 0
+MAX_SAMPLES = _core.CUDA_MAX_SAMPLES if BUILT else 0
+
+
+@contextmanager
+def _queue(device: torch.device) -> Iterator[int]:
+    """Makes the device current and yields the handle of its current stream."""
+    with torch.cuda.device(device):
+        yield torch.cuda.current_stream(device).cuda_stream
+
+
+def _workspace(size: int, device: torch.device) -> dict:
+    """Scratch memory of torch's caching allocator, which may be dropped while a stream uses it."""
+    memory = torch.empty(size, dtype=torch.uint8, device=device)
+    return {"workspace": memory.data_ptr(), "workspace_bytes": size, "_keep": memory}
+
+
+def _launch(function, arguments: dict, stream: int):
+    return function(**{k: v for k, v in arguments.items() if k != "_keep"}, stream=stream)
+
+
+def grad_gram(grads: Sequence[Tensor]) -> Tensor:
+    """Gram matrix [N, N] (float64); a gradient whose columns are not contiguous is copied."""
+    n, device = grads[0].shape[0], grads[0].device
+    out = torch.empty(n, n, dtype=torch.float64, device=device)
+    added = False
+    with _queue(device) as stream:
+        for g in grads:
+            if g.numel() == 0:
+                continue
+            rows = g.reshape(n, -1)
+            if rows.shape[1] > 1 and rows.stride(1) != 1:
+                rows = rows.contiguous()
+            arguments = {
+                "data": rows.data_ptr(),
+                "dtype": str(rows.dtype).removeprefix("torch."),
+                "samples": n,
+                "columns": rows.shape[1],
+                "row_stride": rows.stride(0),
+                "add": added,
+                "gram": out.data_ptr(),
+                "workspace": 0,
+                "workspace_bytes": 0,
+                "device": device.index or 0,
+            }
+            arguments |= _workspace(_core.cuda_gram_workspace(**arguments), device)
+            _launch(_core.cuda_gram, arguments, stream)
+            added = True
+    return out if added else out.zero_()
+
+
+def _siren_arguments(gram, valid, floor, method, ridge, capacity) -> tuple[dict, Tensor, Tensor]:
+    n = gram.shape[0]
+    adjusted = torch.empty(n, dtype=torch.float64, device=gram.device)
+    order = torch.empty(n, dtype=torch.int64, device=gram.device)
+    arguments = {
+        "gram": gram.data_ptr(),
+        "valid": valid.data_ptr(),
+        "floor": floor.data_ptr(),
+        "n": n,
+        "capacity": capacity,
+        "method": method,
+        "ridge": ridge,
+        "adjusted": adjusted.data_ptr(),
+        "order": order.data_ptr(),
+        "workspace": 0,
+        "workspace_bytes": 0,
+        "device": gram.device.index or 0,
+    }
+    return arguments, adjusted, order
+
+
+def siren(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
+    """Adjusted scores [N] and order [N].
+
+    "exact" with more than 30 samples of which fewer are valid waits for the device once: their
+    number sizes the tables.
+    """
+    n = gram.shape[0]
+    gram, valid, floor = gram.contiguous(), valid.contiguous(), floor.contiguous()
+    capacity = n
+    if method == "exact" and n > MAX_EXACT:
+        capacity = max(int(valid.sum()), 1)
+    arguments, adjusted, order = _siren_arguments(gram, valid, floor, method, ridge, capacity)
+    with _queue(gram.device) as stream:
+        arguments |= _workspace(_core.cuda_siren_workspace(**arguments), gram.device)
+        _launch(_core.cuda_siren, arguments, stream)
+    return adjusted, order
+
+
+def _oris_arguments(informativeness, adjusted, valid, statistics, counters, options) -> tuple:
+    like = informativeness
+    results = torch.empty_like(like), torch.empty_like(like)
+    results += (torch.empty_like(like, dtype=torch.bool),)
+    names = ("ratio", "beta", "scale", "draw", "warmup", "current", "gain", "integral_gain")
+    arguments = {
+        "informativeness": informativeness.data_ptr(),
+        "adjusted": adjusted.data_ptr(),
+        "valid": valid.data_ptr(),
+        "n": informativeness.shape[0],
+        "device": informativeness.device.index or 0,
+        "statistics": statistics.data_ptr(),
+        "counters": counters.data_ptr(),
+        **dict(zip(names, options, strict=True)),
+        **{
+            name: result.data_ptr()
+            for name, result in zip(("relative", "probability", "mask"), results, strict=True)
+        },
+    }
+    return arguments, results
+
+
+def oris_(informativeness, adjusted, valid, statistics, counters, *options):
+    """Relative informativeness [N], probability [N], mask [N]; advances the state in place."""
+    inputs = [t.contiguous() for t in (informativeness, adjusted, valid)]
+    arguments, results = _oris_arguments(*inputs, statistics, counters, options)
+    with _queue(informativeness.device) as stream:
+        _launch(_core.cuda_oris, arguments, stream)
+    return results
+
+
+def siren_oris_(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
+    """Both steps; up to ONE_LAUNCH samples by one kernel, where shared memory allows."""
+    gram, informativeness, valid, floor = (
+        t.contiguous() for t in (gram, informativeness, valid, floor)
+    )
+    n = gram.shape[0]
+    if n <= ONE_LAUNCH:
+        first, adjusted, order = _siren_arguments(gram, valid, floor, method, ridge, n)
+        second, results = _oris_arguments(
+            informativeness, adjusted, valid, statistics, counters, options
+        )
+        with _queue(gram.device) as stream:
+            if _launch(_core.cuda_select, first | second, stream):
+                return adjusted, order, *results
+    adjusted, order = siren(gram, valid, floor, method, ridge)
+    return adjusted, order, *oris_(informativeness, adjusted, valid, statistics, counters, *options)

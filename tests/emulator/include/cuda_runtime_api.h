@@ -1,0 +1,2 @@
+// What kernels/cuda asks of it is in emulator.h.
+#pragma once

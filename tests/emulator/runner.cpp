@@ -1,0 +1,200 @@
+// Serves the launchers of kernels/cuda, run by the emulator, over stdin and stdout.
+//
+// A request is a line `name integers doubles sizes`, each of the three a comma-separated list or -,
+// followed by the buffers' bytes. The answer is a line, `ok` or what a launcher complained about,
+// followed by all buffers as they are afterwards. Every buffer is an allocation of exactly its
+// size, so that AddressSanitizer guards both ends.
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+#include "cuda_fp16.h"
+#include "cuda_pipeline_primitives.h"
+#include "faults.cuh"
+#include "launch.h"
+
+namespace {
+
+struct Request {
+  std::vector<int64_t> integers;
+  std::vector<double> doubles;
+  std::vector<size_t> sizes;
+  std::vector<unsigned char*> buffers;
+
+  template <typename T>
+  T* buffer(size_t i) const {
+    return reinterpret_cast<T*>(buffers.at(i));
+  }
+};
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> items;
+  if (list == "-") return items;
+  std::istringstream in(list);
+  for (std::string item; std::getline(in, item, ',');) items.push_back(item);
+  return items;
+}
+
+const char* gram(const Request& r) {
+  oasis::cuda::Gram g{};
+  g.data = r.buffer<char>(0) + r.integers.at(5);
+  g.type = static_cast<oasis::cuda::Type>(r.integers.at(0));
+  g.samples = r.integers.at(1);
+  g.columns = r.integers.at(2);
+  g.row_stride = r.integers.at(3);
+  g.add = r.integers.at(4);
+  g.gram = r.buffer<double>(1);
+  if (const char* error = oasis::cuda::gram_workspace(g, &g.workspace_bytes)) return error;
+  const std::unique_ptr<char[]> workspace(new char[g.workspace_bytes]);
+  g.workspace = workspace.get();
+  return oasis::cuda::gram(g, nullptr);
+}
+
+// The rows of the buffer, moved so far apart that their distance needs 64 bits. Only the pages
+// that hold them exist.
+const char* gram_far(const Request& r) {
+  const size_t row = r.sizes.at(0) / size_t(r.integers.at(1));
+  const size_t stride = size_t(r.integers.at(3)) * (row / size_t(r.integers.at(2)));
+  const size_t length = stride * size_t(r.integers.at(1) - 1) + row;
+  void* space = mmap(nullptr, length, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) return "no address space";
+  Request far = r;
+  far.buffers[0] = static_cast<unsigned char*>(space);
+  for (size_t i = 0; i < size_t(r.integers.at(1)); ++i)
+    std::memcpy(far.buffers[0] + i * stride, r.buffers[0] + i * row, row);
+  const char* error = gram(far);
+  munmap(space, length);
+  return error;
+}
+
+oasis::cuda::Siren siren_of(const Request& r) {
+  oasis::cuda::Siren s{};
+  s.n = r.integers.at(0);
+  s.capacity = r.integers.at(1);
+  s.rule = static_cast<oasis::cuda::Rule>(r.integers.at(2));
+  s.ridge = r.doubles.at(0);
+  s.gram = r.buffer<double>(0);
+  s.valid = r.buffer<bool>(1);
+  s.floor = r.buffer<double>(2);
+  s.adjusted = r.buffer<double>(3);
+  s.order = r.buffer<int64_t>(4);
+  return s;
+}
+
+// Integers from `i` on: scale, draw, warmup, current; doubles from 1 on: ratio, beta, gains.
+// Buffers from `b` on: statistics, counters, relative, probability, mask.
+void options(const Request& r, size_t i, size_t b, oasis::cuda::Oris* o) {
+  o->config.scale = static_cast<oasis::Scale>(r.integers.at(i));
+  o->config.draw = static_cast<oasis::Draw>(r.integers.at(i + 1));
+  o->config.warmup = r.integers.at(i + 2);
+  o->config.current = r.integers.at(i + 3);
+  o->config.ratio = r.doubles.at(1);
+  o->config.beta = r.doubles.at(2);
+  o->config.gain = r.doubles.at(3);
+  o->config.integral_gain = r.doubles.at(4);
+  o->statistics = r.buffer<double>(b);
+  o->counters = r.buffer<int64_t>(b + 1);
+  o->relative = r.buffer<double>(b + 2);
+  o->probability = r.buffer<double>(b + 3);
+  o->mask = r.buffer<bool>(b + 4);
+}
+
+const char* siren(const Request& r) {
+  oasis::cuda::Siren s = siren_of(r);
+  if (const char* error = oasis::cuda::siren_workspace(s, &s.workspace_bytes)) return error;
+  const std::unique_ptr<char[]> workspace(new char[s.workspace_bytes]);
+  s.workspace = workspace.get();
+  return oasis::cuda::siren(s, nullptr);
+}
+
+const char* oris(const Request& r) {
+  oasis::cuda::Oris o{};
+  o.n = r.integers.at(0);
+  o.informativeness = r.buffer<double>(0);
+  o.adjusted = r.buffer<double>(1);
+  o.valid = r.buffer<bool>(2);
+  options(r, 1, 3, &o);
+  return oasis::cuda::oris(o, nullptr);
+}
+
+const char* select(const Request& r) {
+  const oasis::cuda::Siren s = siren_of(r);
+  oasis::cuda::Oris o{};
+  o.n = s.n;
+  o.valid = s.valid;
+  o.informativeness = r.buffer<double>(5);
+  options(r, 3, 6, &o);
+  bool fits = false;
+  if (const char* error = oasis::cuda::select(s, o, nullptr, &fits)) return error;
+  return fits ? nullptr : "does not fit";
+}
+
+const char* fault(const Request& r) {
+  const auto which = static_cast<oasis::Fault>(r.integers.at(0));
+  const unsigned threads = unsigned(r.integers.at(1)), blocks = unsigned(r.integers.at(2));
+  oasis::Carve carve(nullptr);
+  carve.take<float>(threads);
+  carve.take<float>(threads);
+  const float* in = r.buffer<float>(0);
+  float* out = r.buffer<float>(1);
+  cudaSetDevice(0);
+  OASIS_LAUNCH(oasis::fault_kernel, dim3(blocks), dim3(threads), carve.used, nullptr, which, in,
+               out);
+  cudaSetDevice(1);
+  return nullptr;
+}
+
+const char* configure(const std::string& name, const std::vector<int64_t>& v) {
+  emulator::schedule(static_cast<emulator::Order>(v.at(0)));
+  emulator::limits(int(v.at(1)), size_t(v.at(2)));
+  emulator::drop_barrier(name.c_str(), int(v.at(3)));
+  return nullptr;
+}
+
+const char* serve(const std::string& name, const Request& r) {
+  if (name == "gram") return gram(r);
+  if (name == "gram_far") return gram_far(r);
+  if (name == "siren") return siren(r);
+  if (name == "oris") return oris(r);
+  if (name == "select") return select(r);
+  if (name == "fault") return fault(r);
+  const std::string prefix = "configure:";  // configure:FILE order,processors,shared,line
+  if (name.compare(0, prefix.size(), prefix) == 0)
+    return configure(name.substr(prefix.size()), r.integers);
+  return "no such kernel";
+}
+
+}  // namespace
+
+int main() {
+  char line[4096];
+  while (std::fgets(line, sizeof(line), stdin)) {
+    std::istringstream words{std::string(line)};
+    std::string name, integers, doubles, sizes;
+    words >> name >> integers >> doubles >> sizes;
+    Request r;
+    for (const auto& item : split(integers)) r.integers.push_back(std::stoll(item));
+    for (const auto& item : split(doubles)) r.doubles.push_back(std::strtod(item.c_str(), nullptr));
+    for (const auto& item : split(sizes)) r.sizes.push_back(std::stoull(item));
+    for (size_t size : r.sizes) {
+      auto* buffer = static_cast<unsigned char*>(malloc(size));
+      if (size && std::fread(buffer, 1, size, stdin) != size) return 1;
+      r.buffers.push_back(buffer);
+    }
+    const char* error = serve(name, r);
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || device != 1) return 2;  // restored by launchers
+    std::printf("%s\n", error ? error : "ok");
+    for (size_t i = 0; i < r.sizes.size(); ++i) {
+      std::fwrite(r.buffers[i], 1, r.sizes[i], stdout);
+      free(r.buffers[i]);
+    }
+    std::fflush(stdout);
+  }
+  return 0;
+}

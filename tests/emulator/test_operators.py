@@ -1,0 +1,173 @@
+"""oasis/cuda.py down to the kernels: the operators' Python side, its launches run by the emulator.
+
+Only what needs a card is replaced: the current stream, and the compiled launchers, whose addresses
+are read from this process and given to the emulated device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import assert_relative, cosine_scaled
+
+import oasis
+from oasis import _core, cuda, ops, reference
+
+from .device import DRAWS, RULES, SCALES, TYPES
+
+NAMES = {str(dtype).removeprefix("torch."): number for dtype, number in TYPES.items()}
+
+
+def read(address: int, size: int) -> torch.Tensor:
+    return torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=torch.uint8)
+
+
+class Launchers:
+    """The bindings of csrc/cuda_bindings.cpp, on the emulated device."""
+
+    STREAM, WORKSPACE = 77, 4096
+
+    def __init__(self, device):
+        self.device, self.calls = device, []
+
+    def _run(self, name, integers, doubles, buffers, stream):
+        assert stream == self.STREAM
+        memory = [read(*buffer) for buffer in buffers]
+        answer = self.device.call(name, integers, doubles, memory)
+        self.calls.append(name)
+        for (address, size), changed in zip(buffers, memory, strict=True):
+            ctypes.memmove(address, changed.numpy().tobytes(), size)
+        return answer
+
+    def cuda_gram_workspace(self, **k):
+        return self.WORKSPACE
+
+    def cuda_gram(self, *, stream, **k):
+        assert k["workspace"] and k["workspace_bytes"] == self.WORKSPACE
+        width = {"float32": 4, "float64": 8}.get(k["dtype"], 2)
+        length = ((k["samples"] - 1) * k["row_stride"] + k["columns"]) * width
+        buffers = [(k["data"], length), (k["gram"], k["samples"] ** 2 * 8)]
+        integers = (NAMES[k["dtype"]], k["samples"], k["columns"], k["row_stride"], k["add"], 0)
+        assert self._run("gram", integers, (), buffers, stream) == "ok"
+
+    def _siren(self, k):
+        n = k["n"]
+        sizes = {"gram": n * n * 8, "valid": n, "floor": 8, "adjusted": n * 8, "order": n * 8}
+        integers = (n, k["capacity"], RULES[k["method"]])
+        return integers, [(k[name], size) for name, size in sizes.items()]
+
+    def cuda_siren_workspace(self, **k):
+        return self.WORKSPACE
+
+    def cuda_siren(self, *, stream, **k):
+        integers, buffers = self._siren(k)
+        assert self._run("siren", integers, (k["ridge"],), buffers, stream) == "ok"
+
+    def _oris(self, k):
+        n = k["n"]
+        integers = (SCALES[k["scale"]], DRAWS[k["draw"]], k["warmup"], k["current"])
+        doubles = [k[name] for name in ("ratio", "beta", "gain", "integral_gain")]
+        sizes = {
+            "statistics": _core.STATISTICS * 8,
+            "counters": _core.COUNTERS * 8,
+            "relative": n * 8,
+            "probability": n * 8,
+            "mask": n,
+        }
+        return integers, doubles, [(k[name], size) for name, size in sizes.items()]
+
+    def cuda_oris(self, *, stream, **k):
+        n = k["n"]
+        integers, doubles, state = self._oris(k)
+        inputs = [(k["informativeness"], n * 8), (k["adjusted"], n * 8), (k["valid"], n)]
+        self._run("oris", (n, *integers), (0.0, *doubles), inputs + state, stream)
+
+    def cuda_select(self, *, stream, **k):
+        first, buffers = self._siren(k)
+        integers, doubles, state = self._oris(k)
+        buffers = [*buffers, (k["informativeness"], k["n"] * 8), *state]
+        doubles = (k["ridge"], *doubles)
+        return self._run("select", (*first, *integers), doubles, buffers, stream) == "ok"
+
+
+@pytest.fixture
+def launchers(device, monkeypatch):
+    @contextmanager
+    def queue(where):
+        yield Launchers.STREAM
+
+    fake = Launchers(device)
+    names = [name for name in dir(fake) if name.startswith("cuda_")]
+    monkeypatch.setattr(cuda, "_queue", queue)
+    monkeypatch.setattr(cuda, "_core", SimpleNamespace(**{n: getattr(fake, n) for n in names}))
+    monkeypatch.setattr(cuda, "ONE_LAUNCH", 16)
+    return fake
+
+
+def test_backends_say_what_was_built(monkeypatch):
+    for built, words in ((True, "compiled for"), (False, "OASIS_CUDA")):
+        monkeypatch.setattr(cuda, "BUILT", built)
+        found = ops.backends("cuda")
+        for operator in ("grad_gram", "siren", "oris"):
+            assert (found[operator][0] == "CUDA") == built and words in found[operator][1]
+
+
+def test_what_is_built_is_bound():
+    assert cuda.BUILT == _core.build_info()["cuda"] == hasattr(_core, "cuda_gram")
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_grad_gram_of_any_layout(launchers, dtype, generator):
+    whole = torch.randn(5, 6, 8, generator=generator).to(dtype)
+    for grads in (
+        [whole],
+        [whole, whole[:, ::2], whole[:, :, 3:], whole.transpose(1, 2), whole[:, 0, 0]],
+        [whole[:1].expand(5, 6, 8), whole[::2].repeat(2, 1, 1)[:5], whole[:, :0]],
+    ):
+        want = reference.grad_gram([g for g in grads if g.numel()])
+        got = cuda.grad_gram(grads)
+        assert cosine_scaled(got - want, want).max() < 3e-6
+    assert set(launchers.calls) == {"gram"}
+
+
+@pytest.mark.parametrize("n", [1, 9, 16, 17, 40])
+@pytest.mark.parametrize("method", list(RULES))
+def test_siren_equals_the_cpu(launchers, n, method, generator):
+    grads = torch.randn(n, 50, generator=generator, dtype=torch.float64)
+    gram, valid = grads @ grads.T, torch.ones(n).bool()
+    if n == 40:
+        valid[::2] = valid[1::8] = False
+    floor = torch.tensor(-torch.inf, dtype=torch.float64)
+    want = ops.siren(gram, valid, floor, method, 0.01)
+    got = cuda.siren(gram.T, valid, floor, method, 0.01)
+    assert_relative(got[0], want[0], 1e-10, floor=float(gram.max()))
+    assert torch.equal(got[1], want[1])
+
+
+@pytest.mark.parametrize("shared", [227 * 1024, 99 * 1024])
+@pytest.mark.parametrize("n", [4, 16, 18])
+def test_select_equals_the_cpu(launchers, device, shared, n, generator):
+    device.configure(shared=shared)
+    ours, theirs = oasis.Selector(seed=5), oasis.Selector(seed=5)
+    p = ours.preset
+    for _ in range(3):
+        grads = torch.randn(n, 30, generator=generator, dtype=torch.float64)
+        gram, valid = grads @ grads.T, torch.rand(n, generator=generator) < 0.9
+        floor = torch.tensor(-torch.inf, dtype=torch.float64)
+        arguments = (gram, gram.diagonal(), valid, floor, "exact", 0.0)
+        options = (0.25, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.integral_gain)
+        want = ops.siren_oris_(*arguments, theirs.statistics, theirs.counters, *options)
+        got = cuda.siren_oris_(*arguments, ours.statistics, ours.counters, *options)
+        for g, w in zip(got, want, strict=True):
+            if w.dtype == torch.float64:
+                assert_relative(g, w, 1e-9, floor=float(w.abs().max()) + 1e-9)
+            else:
+                assert torch.equal(g, w)
+        assert_relative(ours.statistics, theirs.statistics, 1e-9, floor=1e-6)
+        assert torch.equal(ours.counters, theirs.counters)
+    one = n <= 16 and (n < 16 or shared > 150 * 1024)
+    assert ("siren" in launchers.calls) != one, "one launch where it fits, two where it does not"

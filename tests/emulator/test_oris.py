@@ -1,0 +1,110 @@
+"""kernels/cuda/oris.cuh and select.cuh on the emulated device, against the CPU and the vectors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import assert_relative, float64, vectors
+
+import oasis
+from oasis import ops
+
+SCALES = ["sample", "batch", "raw", "within"]
+DRAWS = ["bernoulli", "shared", "systematic"]
+PLAIN = {
+    "ratio": 0.25, "beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1,
+    "current": False, "gain": 0.0, "integral_gain": 0.0,
+}  # fmt: skip
+
+
+def state(seed=0):
+    selector = oasis.Selector(0.25, preset="paper", seed=seed)
+    return selector.statistics, selector.counters
+
+
+def assert_same(got, want):
+    for g, w in zip(got, want, strict=True):
+        if w.dtype == torch.float64:
+            assert_relative(g, w, 1e-12, floor=1.0)
+        else:
+            assert torch.equal(g, w)
+
+
+@pytest.mark.parametrize("scale", ["sample", "batch", "raw"])
+def test_vectors(device, scale):
+    data, compared = vectors("ema"), 0
+    statistics, counters = state()
+    for batch in data["batches"]:
+        raw, adjusted = float64(batch["informativeness"]), float64(batch["adjusted"])
+        valid = torch.ones(len(raw)).bool()
+        options = {**PLAIN, "scale": scale, "beta": data["beta"]}
+        relative, _, _ = device.oris(raw, adjusted, valid, statistics, counters, **options)
+        if "relative" in batch:
+            assert_relative(relative, batch["relative"][scale], 1e-12, floor=1.0)
+            compared += 1
+        assert_relative(statistics[0], batch["mean_after"], 1e-12)
+        assert_relative(statistics[1], batch["variance_after"], 1e-12, floor=1e-300)
+    assert compared >= 3
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize(("warmup", "current"), [(0, False), (3, True)])
+def test_a_stream_equals_the_cpu(device, scale, draw, warmup, current, generator):
+    ours, theirs = state(seed=2**40 + 5), state(seed=2**40 + 5)
+    options = {**PLAIN, "scale": scale, "draw": draw, "warmup": warmup, "current": current}
+    options |= {"gain": 0.1, "integral_gain": 0.005}
+    for n in (8, 3, 1, 16, 17, 300, 5):
+        raw = torch.rand(n, generator=generator, dtype=torch.float64) * 7
+        adjusted = raw - torch.rand(n, generator=generator, dtype=torch.float64)
+        valid = torch.rand(n, generator=generator) < 0.8
+        raw[~valid] = torch.nan
+        adjusted[~valid] = torch.inf
+        if n == 3:
+            valid[:] = False
+        got = device.oris(raw, adjusted, valid, *ours, **options)
+        want = ops.oris_(raw, adjusted, valid, *theirs, *options.values())
+        assert_same(got, want)
+        assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("method", ["exact", "pairwise", "residual", "none"])
+@pytest.mark.parametrize("draw", DRAWS)
+def test_one_launch_equals_two(device, method, draw, generator):
+    ours, theirs = state(seed=9), state(seed=9)
+    options = {**PLAIN, "scale": "within", "draw": draw, "gain": 0.1, "integral_gain": 0.005}
+    for n in (*range(1, 17), 16):
+        grads = torch.randn(n, 20, generator=generator, dtype=torch.float64)
+        grads[n // 2] = grads[0]
+        gram = grads @ grads.T
+        gram = (gram + gram.T) / 2
+        raw, valid = gram.diagonal().clone(), torch.rand(n, generator=generator) < 0.9
+        floor = -torch.inf if n % 2 else float(raw.median())
+        got = device.select(gram, raw, valid, *ours, method, floor, 0.01, **options)
+        adjusted, order = device.siren(gram, method, 0.01, valid, floor)
+        want = device.oris(raw, adjusted, valid, *theirs, **options)
+        assert all(torch.equal(g, w) for g, w in zip(got, (adjusted, order, *want), strict=True))
+        assert all(torch.equal(g, w) for g, w in zip(ours, theirs, strict=True))
+
+
+def test_one_launch_is_refused_where_it_does_not_fit(device):
+    gram, valid = torch.eye(16).double(), torch.ones(16).bool()
+    device.configure(shared=99 * 1024)  # as on sm_86 and sm_89
+    statistics, counters = state()
+    before = statistics.clone(), counters.clone()
+    with pytest.raises(ValueError, match="does not fit"):
+        device.select(gram, gram.diagonal().clone(), valid, statistics, counters, **PLAIN)
+    assert torch.equal(statistics, before[0]) and torch.equal(counters, before[1])
+    adjusted, _ = device.siren(gram)
+    assert (adjusted == 1).all(), "the grid takes over"
+
+
+def test_threads(tsan, generator):
+    for draw in DRAWS:
+        options = {**PLAIN, "draw": draw, "gain": 0.1, "integral_gain": 0.005}
+        raw = torch.rand(40, generator=generator, dtype=torch.float64)
+        tsan.oris(raw, raw, torch.ones(40).bool(), *state(), **options)
+        for method in ("exact", "residual"):
+            gram = torch.diag(raw[:12])
+            valid = torch.ones(12).bool()
+            tsan.select(gram, raw[:12].clone(), valid, *state(), method, **options)
