@@ -108,13 +108,14 @@ def siren(
     """
     gram = check_gram(gram)
     n = gram.shape[0]
+    broken, count = ~torch.isfinite(gram), n
     if valid is None:
         valid = torch.ones(n, dtype=torch.bool, device=gram.device)
     else:
         check_valid(valid, n)
-    used = check_rule(method, ridge, int(valid.sum()))
-    pairs = valid.unsqueeze(0) & valid.unsqueeze(1)
-    broken = ~torch.isfinite(gram) & pairs
+        broken &= valid.unsqueeze(0) & valid.unsqueeze(1)
+        count = int(valid.sum())
+    used = check_rule(method, ridge, count)
     if broken.any():
         samples = broken.any(1).nonzero().squeeze(1).tolist()
         raise ValueError(f"gram: non-finite entries in the rows of samples {samples}")
