@@ -7,7 +7,6 @@ and graphs on CPU tensors, which is how `bench/device.sh --dry` checks this file
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -217,7 +216,9 @@ def test_a_side_stream_is_honoured(generator):
     assert int(selector.selected) == int(mask.sum())
 
 
-@pytest.mark.parametrize("n, method", [(4, "exact"), (16, "exact"), (18, "exact"), (64, "residual")])
+@pytest.mark.parametrize(
+    "n, method", [(4, "exact"), (16, "exact"), (18, "exact"), (64, "residual")]
+)
 def test_siren_and_oris_in_a_graph(n, method):
     """Captured once, replayed on new Gram matrices: a stream equal to the CPU's."""
     selector, other = (oasis.Selector(0.25, seed=11) for _ in range(2))
@@ -277,7 +278,9 @@ def head_problem(dtype, tokens, width, vocabulary, samples, generator):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *LOW], ids=str)
-@pytest.mark.parametrize("options", [{}, {"softcap": 5.0, "scale": 0.5, "reduction": "sum"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"softcap": 5.0, "scale": 0.5, "reduction": "sum"}], ids=str
+)
 @pytest.mark.parametrize("method", ["ghost", "instantiate"])
 def test_head_gram_equals_the_cpu_in_float64(dtype, options, method, generator):
     problem = head_problem(dtype, 131, 72, 1009, 6, generator)
