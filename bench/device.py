@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -144,7 +144,7 @@ class Bench:
             self.rows.append(Row(group, name, None, floor, bound, note=f"failed: {first}"))
             return math.nan
         memory = (torch.cuda.max_memory_allocated() - held) / 2**20 if gpu else None
-        if beside:
+        if beside and math.isfinite(beside):
             note = f"{seconds / beside:.2f} x head_gram" + (note and f"; {note}")
         self.rows.append(Row(group, name, seconds, floor, bound, memory, note))
         return seconds
@@ -294,11 +294,16 @@ class Bench:
             floor_of_rival = 2 * products / rate + 2 * self.over_bandwidth(
                 n * vocabulary * width, torch.bfloat16
             )
+            kept = {}
             self.measure(
                 "other heads", f"gradient per sample by autograd, then grad_gram, {shape}",
-                lambda: rivals.autograd(*problem, n), floor_of_rival,
+                lambda: kept.update(gram=rivals.autograd(*problem, n)), floor_of_rival,
                 "4 T V D bfloat16 flops, gradients written and read", beside=ours,
             )  # fmt: skip
+            if kept and math.isfinite(ours):
+                off = cosines(kept["gram"]) - cosines(oasis.head_gram(*problem, **options).gram)
+                note = f"{self.rows[-1].note}; cosines differ by at most {off.abs().max():.1e}"
+                self.rows[-1] = replace(self.rows[-1], note=note)
         self.overhead(shape, ours + self.select, head, stack, floor)
 
     def overhead(self, shape, scoring, head, stack, floor) -> None:
@@ -347,6 +352,11 @@ class Bench:
         self.siren()
         self.choosing()
         self.head()
+
+
+def cosines(gram: Tensor) -> Tensor:
+    norms = gram.diagonal().sqrt()
+    return gram / torch.outer(norms, norms)
 
 
 class Layer(nn.Module):

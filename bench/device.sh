@@ -35,10 +35,12 @@ if [ -n "${DEVICE_WHEELS:-}" ]; then
   done
 fi
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-"$PYTHON" -m pip install -q 'pytest>=8' hypothesis mpmath
+# What is there is taken as it is: pip would also repair what else an image's torch asks for.
+"$PYTHON" -c 'import torch, numpy' || "$PYTHON" -m pip install -q 'torch>=2.6' numpy
+"$PYTHON" -c 'import pytest, hypothesis, mpmath' ||
+  "$PYTHON" -m pip install -q 'pytest>=8' hypothesis mpmath
 # Not editable: what is tested is what users install.
 "$PYTHON" -m pip install -q --force-reinstall --no-deps -C cmake.define.OASIS_CUDA=ON "$package"
-"$PYTHON" -m pip install -q oasis-select # what it depends on, where that is missing
 
 # Away from the checkout, whose package has no compiled core and would be imported first.
 stage=build/device/stage

@@ -91,6 +91,13 @@ def test_the_checks_of_a_gpu_ran_on_cpu_tensors(dry):
     assert re.search(r"^\d{3} passed in", dry[0], re.MULTILINE)
 
 
+def test_the_timed_head_gram_agrees_with_autograd(dry):
+    case = f"gradient per sample by autograd, then grad_gram, {HEADS[0]}"
+    note = rows(dry[1])["other heads", case][-1]
+    # Gradients in bfloat16 are rounded to 2^-9; cosines of unrelated ones are near 0 or 1.
+    assert float(note.rsplit(" ", 1)[1]) < 0.01, note
+
+
 def test_overhead_is_over_the_whole_stack(dry):
     """The percentage in the note is scoring over 16 times the two layers that were timed."""
     found = rows(dry[1])
