@@ -10,7 +10,15 @@ import torch
 
 from oasis import _core
 
-NAMES = ("siren", "mean_field", "grad_gram", "head_gram", "head_regimes", "scoring")
+NAMES = (
+    "siren",
+    "mean_field",
+    "grad_gram",
+    "head_gram",
+    "head_overhead",
+    "head_regimes",
+    "scoring",
+)
 
 
 def main(names: list[str]) -> None:
