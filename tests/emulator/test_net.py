@@ -92,7 +92,7 @@ def exercise(device: Device, generator) -> None:
     valid[0] = False
     for gram in (random_gram(12, 20, generator), torch.eye(12).double()):  # equal scores as well
         raw = gram.diagonal().clone()
-        for method in ("exact", "residual"):
+        for method in ("exact", "mean_field", "residual"):
             device.select(gram, raw, valid, *state(), method, ridge=0.01, **PLAIN)
     device.siren(random_gram(17, 20, generator))
 
