@@ -45,10 +45,11 @@ cuda::Siren cuda_siren_of(const py::kwargs& k) {
   s.floor = pointer<const double>(k, "floor");
   s.n = field<int64_t>(k, "n");
   s.capacity = field<int64_t>(k, "capacity");
-  s.rule = method == "exact"      ? cuda::Rule::exact
-           : method == "pairwise" ? cuda::Rule::pairwise
-           : method == "residual" ? cuda::Rule::residual
-                                  : cuda::Rule::none;
+  s.rule = method == "exact"        ? cuda::Rule::exact
+           : method == "mean_field" ? cuda::Rule::mean_field
+           : method == "pairwise"   ? cuda::Rule::pairwise
+           : method == "residual"   ? cuda::Rule::residual
+                                    : cuda::Rule::none;
   s.ridge = field<double>(k, "ridge");
   s.adjusted = pointer<double>(k, "adjusted");
   s.order = pointer<int64_t>(k, "order");

@@ -16,7 +16,7 @@ from oasis import _core
 
 BUILT = _core.build_info()["cuda"]
 MAX_EXACT = _core.MAX_EXACT
-RULES = ("exact", "pairwise", "residual", "none")  # of SIREN, that have a kernel
+RULES = ("exact", "mean_field", "pairwise", "residual", "none")  # of SIREN, that have a kernel
 # Limits of one block: samples that go from Gram matrix to mask in one launch, and of any rule.
 ONE_LAUNCH = _core.CUDA_ONE_LAUNCH if BUILT else 0
 MAX_SAMPLES = _core.CUDA_MAX_SAMPLES if BUILT else 0

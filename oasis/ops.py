@@ -347,8 +347,6 @@ def backends(device_type: str) -> dict[str, tuple[str, str]]:
     return {
         "grad_gram": ("CUDA", built) if cuda.BUILT else ("torch", f"chunked GEMM; {without}"),
         "head_gram": head_backend.describe("cuda"),
-        "siren": ("CUDA", f"{built}; {one}; mean_field: copied to the CPU")
-        if cuda.BUILT
-        else copied,
+        "siren": ("CUDA", f"{built}; {one}") if cuda.BUILT else copied,
         "oris": ("CUDA", built) if cuda.BUILT else copied,
     }

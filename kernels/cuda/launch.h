@@ -12,7 +12,7 @@ namespace oasis {
 namespace cuda {
 
 enum class Type : int { float32, float64, bfloat16, float16 };
-enum class Rule : int { exact, pairwise, residual, none };
+enum class Rule : int { exact, pairwise, residual, none, mean_field };
 
 constexpr int kMaxOneLaunch = 16;  // samples that `select` takes
 constexpr int kMaxExactSamples = 30;

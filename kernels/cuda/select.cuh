@@ -2,6 +2,7 @@
 #pragma once
 #include "oris.cuh"
 #include "siren.cuh"
+#include "siren_mean_field.cuh"
 #include "siren_rules.cuh"
 
 namespace oasis {
@@ -22,6 +23,16 @@ __global__ void __launch_bounds__(kRuleThreads, 1)
   OrisStep* step = carve.take<OrisStep>(1);
   const RuleShared shared(carve, r.n, true);
   rule_block(r, shared);
+  __syncthreads();  // the adjusted scores are complete
+  oris_block(o, r.adjusted, step);
+}
+
+__global__ void __launch_bounds__(kMeanFieldThreads, 1)
+    select_mean_field_kernel(const MeanFieldArguments r, const OrisArguments o) {
+  Carve carve(dynamic_shared());
+  OrisStep* step = carve.take<OrisStep>(1);
+  const MeanFieldShared shared(carve, r.n, nullptr);
+  mean_field_block(r, shared);
   __syncthreads();  // the adjusted scores are complete
   oris_block(o, r.adjusted, step);
 }

@@ -5,6 +5,7 @@
 #include "select.cuh"
 #include "siren.cuh"
 #include "siren_grid.cuh"
+#include "siren_mean_field.cuh"
 #include "siren_rules.cuh"
 
 namespace oasis {
@@ -13,6 +14,7 @@ namespace {
 
 static_assert(kMaxOneLaunch == kBlockExact && kMaxExactSamples == kMaxGridExact, "same limits");
 constexpr size_t kRoomForFactor = 96 * 1024;  // beyond, the factor is better off in the L2 cache
+constexpr size_t kRoomForSums = 96 * 1024;    // of mean field; more than some devices have
 
 const char* check(const Siren& s) {
   if (s.n < 1) return "siren: no samples";
@@ -31,6 +33,11 @@ size_t exact_bytes(int64_t capacity) {
 size_t rule_bytes(int64_t n, bool with_factor) {
   Carve carve(nullptr);
   RuleShared shared(carve, n, with_factor);
+  return carve.used;
+}
+size_t mean_field_bytes(int64_t n, double* sums) {
+  Carve carve(nullptr);
+  MeanFieldShared shared(carve, n, sums);
   return carve.used;
 }
 size_t step_bytes() {
@@ -58,6 +65,10 @@ ExactArguments exact_arguments(const Siren& s, int64_t capacity) {
 RuleArguments rule_arguments(const Siren& s, double* factor) {
   return {s.gram,  s.valid, s.floor,    int(s.n), static_cast<GreedyRule>(s.rule),
           s.ridge, factor,  s.adjusted, s.order};
+}
+
+MeanFieldArguments mean_field_arguments(const Siren& s, double* sums) {
+  return {s.gram, s.valid, s.floor, int(s.n), sums, s.adjusted, s.order};
 }
 
 OrisArguments oris_arguments(const Oris& o) {
@@ -110,6 +121,8 @@ const char* siren_workspace(const Siren& s, size_t* bytes) {
     *bytes = carve.used;
   } else if (s.rule == Rule::residual && !factor_in_shared(s)) {
     *bytes = size_t(s.n) * size_t(s.n) * sizeof(double);
+  } else if (s.rule == Rule::mean_field && mean_field_bytes(s.n, nullptr) > kRoomForSums) {
+    *bytes = 2 * size_t(s.n) * sizeof(double);
   }
   return nullptr;
 }
@@ -127,6 +140,12 @@ const char* siren(const Siren& s, void* stream) {
     OASIS_CHECK(allow_shared(siren_exact_kernel, shared));
     OASIS_LAUNCH(siren_exact_kernel, dim3(1), dim3(kExactThreads), shared, queue,
                  exact_arguments(s, s.capacity));
+  } else if (s.rule == Rule::mean_field) {
+    double* sums = bytes ? static_cast<double*>(s.workspace) : nullptr;
+    const size_t shared = mean_field_bytes(s.n, sums);
+    OASIS_CHECK(allow_shared(siren_mean_field_kernel, shared));
+    OASIS_LAUNCH(siren_mean_field_kernel, dim3(1), dim3(kMeanFieldThreads), shared, queue,
+                 mean_field_arguments(s, sums));
   } else {
     const bool in_shared = factor_in_shared(s);
     const size_t shared = rule_bytes(s.n, in_shared);
@@ -162,6 +181,11 @@ const char* select(const Siren& s, const Oris& o, void* stream, bool* fits) {
     OASIS_CHECK(allow_shared(select_exact_kernel, shared));
     OASIS_LAUNCH(select_exact_kernel, dim3(1), dim3(kExactThreads), shared, queue,
                  exact_arguments(s, s.n), oris_arguments(o));
+  } else if (s.rule == Rule::mean_field) {
+    *fits = true;
+    OASIS_LAUNCH(select_mean_field_kernel, dim3(1), dim3(kMeanFieldThreads),
+                 mean_field_bytes(s.n, nullptr) + step_bytes(), queue,
+                 mean_field_arguments(s, nullptr), oris_arguments(o));
   } else {
     *fits = true;
     OASIS_LAUNCH(select_rule_kernel, dim3(1), dim3(kRuleThreads),

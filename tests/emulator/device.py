@@ -31,7 +31,7 @@ ENVIRONMENT = {
 }
 
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-RULES = {"exact": 0, "pairwise": 1, "residual": 2, "none": 3}
+RULES = {"exact": 0, "pairwise": 1, "residual": 2, "none": 3, "mean_field": 4}
 SCALES = {"sample": 0, "batch": 1, "raw": 2, "within": 3}
 DRAWS = {"bernoulli": 0, "shared": 1, "systematic": 2}
 ORDERS = {"forward": 0, "backward": 1, "shuffled": 2}

@@ -35,9 +35,11 @@ BOUNDS = {
     "siren_write_kernel.*": 64,
     "siren_rule_kernel.*": 128,
     "select_rule_kernel.*": 128,
+    "siren_mean_field_kernel.*": 128,
+    "select_mean_field_kernel.*": 128,
     "oris_kernel.*": 64,
 }
-KERNELS = 12 + 3 + 9
+KERNELS = 12 + 3 + 11
 
 
 def cuobjdump() -> str | None:

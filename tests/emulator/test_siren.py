@@ -9,7 +9,7 @@ from conftest import assert_relative, float64, vectors
 import oasis
 from oasis import reference
 
-METHODS = ["exact", "pairwise", "residual", "none"]
+METHODS = ["exact", "mean_field", "pairwise", "residual", "none"]
 
 
 def random_gram(n, p, generator, clusters=0):
@@ -86,6 +86,54 @@ def test_rules_at_large_sizes(device, method, n, generator):
     adjusted, order = device.siren(gram, method, 0.01)
     assert_relative(adjusted, want.adjusted, 1e-9, floor=float(gram.diagonal().max()))
     assert order.tolist() == want.order.tolist()
+
+
+@pytest.mark.parametrize(
+    ("shape", "n"),
+    [("clusters", n) for n in (*range(1, 25), 64, 130)]
+    + [(shape, n) for shape in ("wide", "low rank", "sum to zero") for n in (5, 16, 23, 40)],
+)
+def test_mean_field_equals_the_cpu(device, shape, n, generator):
+    # The shapes differ in the roots of q, so in how the sum is taken (mean_field.h); a sample in
+    # each has no gradient.
+    width = {"wide": 300, "clusters": 40, "low rank": max(n // 3, 1), "sum to zero": 90}[shape]
+    grads = torch.randn(n, width, generator=generator, dtype=torch.float64)
+    if shape == "clusters":
+        grads += 3 * torch.randn(4, width, generator=generator).double()[torch.arange(n) % 4]
+    if shape == "sum to zero":  # nearly, when all but three short ones are picked
+        grads[:-3] -= grads[:-3].mean(0)
+        grads[0] *= 1.05
+        grads[-3:] *= 0.05
+    grads[-1] *= n < 3
+    gram = grads @ grads.T
+    gram = (gram + gram.T) / 2
+    want = oasis.siren(gram, method="mean_field")
+    adjusted, order = device.siren(gram, "mean_field")
+    assert_relative(adjusted, want.adjusted, 1e-10, floor=float(gram.diagonal().max()))
+    assert order.tolist() == want.order.tolist()
+
+
+def test_mean_field_follows_the_cpu_on_a_gram_that_is_not_symmetric(device, generator):
+    gram = random_gram(15, 40, generator)
+    gram += 0.05 * torch.rand(15, 15, generator=generator).double().triu(1)
+    want = oasis.siren(gram, method="mean_field")
+    adjusted, order = device.siren(gram, "mean_field")
+    assert_relative(adjusted, want.adjusted, 1e-11, floor=float(gram.max()))
+    assert order.tolist() == want.order.tolist()
+
+
+def test_mean_field_with_its_sums_in_the_workspace(device, generator):
+    # 2800 samples take more shared memory than some devices have; few of them are valid.
+    n, keep = 2800, [3, 511, 512, 1024, 1025, 2000, 2047, 2048, 2799]
+    small, gram = random_gram(9, 30, generator), torch.full((n, n), torch.nan).double()
+    gram[torch.tensor(keep)[:, None], torch.tensor(keep)] = small
+    valid = torch.zeros(n).bool()
+    valid[keep] = True
+    device.configure(shared=99 * 1024)
+    want = oasis.siren(small, method="mean_field")
+    adjusted, order = device.siren(gram, "mean_field", valid=valid)
+    assert_relative(adjusted[keep], want.adjusted, 1e-10, floor=float(small.max()))
+    assert order[:9].tolist() == [keep[i] for i in want.order] and (order[9:] == -1).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -193,7 +241,9 @@ def test_limits(device):
 
 
 def test_threads(tsan, generator):
-    for method, n in (("exact", 1), ("exact", 5), ("exact", 16), ("exact", 17), ("pairwise", 40)):
+    calls = [("exact", 1), ("exact", 5), ("exact", 16), ("exact", 17)]
+    calls += [("mean_field", 17), ("pairwise", 40)]
+    for method, n in calls:
         gram = random_gram(n, 30, generator, clusters=2)
         adjusted, order = tsan.siren(gram, method)
         want = oasis.siren(gram, method=method)

@@ -51,22 +51,21 @@ OASIS_HD static inline double mean_field_term(const MeanField& f, double j) {
   return q > 1e-12 * length * length ? (f.score + j * f.mean) / ((j + 1) * sqrt(q)) : 0.0;
 }
 
-// Nodes and weights of the lines for one n; `advance` goes from n to n + 1.
-struct MeanFieldTable {
+// Nodes and weights of the lines for one n. The CPU has them to itself (MeanFieldTable); on a GPU
+// the threads of a block divide the nodes, `first`, `first` + kStride, ..., and the lanes of a warp
+// a sum.
+struct MeanFieldNodes {
   static constexpr int kDirect = 12;
   static constexpr int kReal = 64, kComplex = 500, kNodes = kReal + kComplex;
   static constexpr double kStepReal = 0.08, kStepComplex = 0.08;
 
-  int n;
-  int complex_used;                     // nodes of the even table that still matter
   double y[kNodes];                     // z = -+1/2 + i y: the real table, then the complex one
   double re[2][kNodes], im[2][kNodes];  // weight x P(z) at Re z = -1/2 and +1/2
 
-  OASIS_HD void start() {
+  template <int kStride>
+  OASIS_HD void start(int first) {  // n = 0
     const double pi = 3.14159265358979323846;
-    n = 0;
-    complex_used = kComplex;
-    for (int i = 0; i < kNodes; ++i) {
+    for (int i = first; i < kNodes; i += kStride) {
       const double t = kStepReal * i;
       double weight = (i < kReal ? kStepReal * 0.5 * cosh(t) : kStepComplex) / pi;
       if (i == 0 || i == kReal) weight *= 0.5;
@@ -79,27 +78,33 @@ struct MeanFieldTable {
     }
   }
 
-  OASIS_HD void advance() {  // P gains the factor n / (n - z)
-    ++n;
+  // From n - 1 to n: P gains the factor n / (n - z). `used` even nodes still matter.
+  template <int kStride>
+  OASIS_HD void advance(int n, int used, int first) {
     for (int side = 0; side < 2; ++side) {
       const double x = n - (side ? 0.5 : -0.5);
-      for (int i = 0; i < kReal + complex_used; ++i) {
+      for (int i = first; i < kReal + used; i += kStride) {
         const double scale = n / (x * x + y[i] * y[i]);
         const double a = re[side][i], b = im[side][i];
         re[side][i] = (a * x - b * y[i]) * scale;
         im[side][i] = (b * x + a * y[i]) * scale;
       }
     }
-    // |P| falls along the line: nodes below 1e-18 of the first do not come back for a larger n.
-    const double first = fabs(re[0][kReal]);
-    while (complex_used > 8) {
-      const int last = kReal + complex_used - 1;
-      if (fabs(re[0][last]) + fabs(im[0][last]) > 1e-18 * first) break;
-      --complex_used;
-    }
   }
 
-  // Re of int P(z) f(origin + sign z) over the line on `side`, nodes [begin, end).
+  // |P| falls along the line: nodes below 1e-18 of the first do not come back for a larger n.
+  OASIS_HD int still_used(int used) const {
+    const double least = 1e-18 * fabs(re[0][kReal]);
+    for (; used > 8; --used) {
+      const int last = kReal + used - 1;
+      if (fabs(re[0][last]) + fabs(im[0][last]) > least) break;
+    }
+    return used;
+  }
+
+  // Re of int P(z) f(origin + sign z) over the line on `side`, nodes [begin, end)
+  // in steps of kStride.
+  template <int kStride>
   OASIS_HD double line(const MeanField& f, int side, double origin, double sign, int begin,
                        int end) const {
     const double half = side ? 0.5 : -0.5, x = origin + sign * half;
@@ -113,7 +118,7 @@ struct MeanFieldTable {
 #if defined(_OPENMP) && !defined(__CUDA_ARCH__)
 #pragma omp simd reduction(+ : sum)
 #endif
-    for (int i = begin; i < end; ++i) {
+    for (int i = begin; i < end; i += kStride) {
       const double v = sign * y[i];
       const double q_re = real - f.quadratic * v * v, q_im = slope * v;
       // The principal root, each half without cancellation.
@@ -131,12 +136,13 @@ struct MeanFieldTable {
     return sum;
   }
 
-  // The alternating sum for this n. `f` must have been bounded.
-  OASIS_HD double sum(const MeanField& f) const {
+  // What `lane` of kLanes adds to the alternating sum for n. `f` must have been bounded.
+  template <int kLanes>
+  OASIS_HD double part(const MeanField& f, int n, int used, int lane) const {
     if (n <= kDirect) {
       double total = 0, binomial = 1;
       for (int j = 0; j <= n; ++j) {
-        total += binomial * mean_field_term(f, j);
+        if (j % kLanes == lane) total += binomial * mean_field_term(f, j);
         binomial *= -double(n - j) / (j + 1);
       }
       return total;
@@ -149,18 +155,35 @@ struct MeanFieldTable {
     const double distance =
         real ? 2 * f.square / (middle + sqrt(discriminant)) : 0.5 * middle / f.quadratic;
     const int side = distance >= 1 ? 0 : 1;
-    const int begin = real ? 0 : kReal, end = real ? kReal : kReal + complex_used;
-    double total = line(f, side, 0, 1, begin, end);
-    if (side) total += mean_field_term(f, 0);
+    const int begin = (real ? 0 : kReal) + lane, end = real ? kReal : kReal + used;
+    double total = line<kLanes>(f, side, 0, 1, begin, end);
+    if (side && lane == 0) total += mean_field_term(f, 0);
     if (f.quadratic < 0) {
       const double beyond = (middle + sqrt(discriminant)) / (-2 * f.quadratic) - n;
       const int right = beyond >= 1 ? 0 : 1;
-      const double back = line(f, right, n, -1, begin, end);
-      const double last = right ? mean_field_term(f, n) : 0.0;
+      const double back = line<kLanes>(f, right, n, -1, begin, end);
+      const double last = right && lane == 0 ? mean_field_term(f, n) : 0.0;
       total += n % 2 ? -back - last : back + last;  // P(n - z) = (-1)^(n + 1) P(z)
     }
     return total;
   }
+};
+
+// The nodes of one thread; `advance` goes from n to n + 1.
+struct MeanFieldTable {
+  int n, complex_used;
+  MeanFieldNodes nodes;
+
+  void start() {
+    n = 0;
+    complex_used = MeanFieldNodes::kComplex;
+    nodes.start<1>(0);
+  }
+  void advance() {
+    nodes.advance<1>(++n, complex_used, 0);
+    complex_used = nodes.still_used(complex_used);
+  }
+  double sum(const MeanField& f) const { return nodes.part<1>(f, n, complex_used, 0); }
 };
 
 }  // namespace oasis
