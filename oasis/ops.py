@@ -328,25 +328,36 @@ head_partial = torch.ops.oasis.head_partial
 head_merge = torch.ops.oasis.head_merge
 
 
+_ISA = _core.build_info()["isa"]
+
+
+def siren_backend(device_type: str) -> str:
+    """What runs SIREN and ORIS on `device_type`: asked at every selection, so it stays cheap."""
+    if device_type == "cpu":
+        return f"C++ ({_ISA})"
+    return "CUDA" if cuda.BUILT else f"C++ on the CPU ({_ISA})"
+
+
 def backends(device_type: str) -> dict[str, tuple[str, str]]:
     """Which backend each operator takes on `device_type` ("cpu" or "cuda"), and why."""
     if device_type == "cpu":
-        isa = _core.build_info()["isa"]
-        compiled = (f"C++ ({isa})", "compiled core; instruction set chosen for this processor")
+        cpu = siren_backend("cpu")
+        compiled = (cpu, "compiled core; instruction set chosen for this processor")
         head = head_backend.describe("cpu")
         return {
             "grad_gram": compiled,
-            "head_gram": (f"C++ ({isa}) + torch GEMM", head[1]) if head[0] == "compiled" else head,
+            "head_gram": (f"{cpu} + torch GEMM", head[1]) if head[0] == "compiled" else head,
             "siren": compiled,
             "oris": compiled,
         }
     without = "this build has no CUDA kernels (OASIS_CUDA=ON insists on them)"
     built = f"compiled for {_core.build_info()['cuda_architectures']}"
-    copied = (f"C++ on the CPU ({_core.build_info()['isa']})", f"N x N copied; {without}")
-    one = f"one launch with ORIS up to N = {cuda.ONE_LAUNCH}"
+    copied = f"N x N copied; {without}"
+    one = f"{built}; one launch with ORIS up to N = {cuda.ONE_LAUNCH}"
+    name = siren_backend("cuda")
     return {
         "grad_gram": ("CUDA", built) if cuda.BUILT else ("torch", f"chunked GEMM; {without}"),
         "head_gram": head_backend.describe("cuda"),
-        "siren": ("CUDA", f"{built}; {one}") if cuda.BUILT else copied,
-        "oris": ("CUDA", built) if cuda.BUILT else copied,
+        "siren": (name, one if cuda.BUILT else copied),
+        "oris": (name, built if cuda.BUILT else copied),
     }

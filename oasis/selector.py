@@ -242,7 +242,8 @@ class Selector(nn.Module):
                 f"{source}: got device {gram.device}, expected {self.statistics.device} as the "
                 "selector's state; move it with selector.to(device)"
             )
-        gram = check_gram(gram)
+        if grads is None:  # ours need no check
+            gram = check_gram(gram)
         n = gram.shape[0]
         scores = gram.diagonal().clone()
         allowed = torch.ones(n, dtype=torch.bool, device=gram.device)
@@ -294,7 +295,7 @@ class Selector(nn.Module):
             order=order[order >= 0],
             threshold=threshold,
             siren=rule,
-            backend=ops.backends(gram.device.type)["siren"][0],
+            backend=ops.siren_backend(gram.device.type),
             skipped=skipped,
         )
 
