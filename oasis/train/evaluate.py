@@ -19,22 +19,28 @@ def choice_accuracy(
     batch_size: int = 32,
     *,
     max_length: int = 128,
+    held_out: int | None = None,
+    average: str = "micro",
 ) -> float:
-    """Share of `task.test` whose likeliest choice is the answer.
+    """Share of `task.test` (its first `held_out`; None: all) whose likeliest choice is the answer.
 
+    `average` "macro" takes that share for each answer that occurs, and the mean over those.
     Where the choices differ in their first token, one forward on the prompt ranks them by that
     token's probability. Otherwise each choice is scored by the summed log-probability of its
     tokens. Prompts go in batches of similar length. The model's training mode is put back.
     """
+    if average not in ("micro", "macro"):
+        raise ValueError(f"average: got {average!r}, expected 'micro' or 'macro'")
+    examples = task.test[:held_out]
     choices = [answer_ids(choice, tokenizer) for choice in task.choices]
     right = {choice: index for index, choice in enumerate(task.choices)}
-    for example in task.test:
+    for example in examples:
         if example.answer not in right:
             raise ValueError(
                 f"task {task.name!r}: answer {example.answer!r} is not among {task.choices}"
             )
     prompts = []
-    for example in task.test:
+    for example in examples:
         encoded = encode(example, tokenizer, max_length)
         length = encoded["labels"].count(IGNORED)
         prompts.append(encoded["input_ids"][:length])
@@ -49,10 +55,11 @@ def choice_accuracy(
                 best = _by_likelihood(model, tokenizer, prompts, choices, batch_size)
     finally:
         model.train(training)
-    hits = sum(
-        right[example.answer] == choice for example, choice in zip(task.test, best, strict=True)
-    )
-    return hits / len(task.test)
+    hits: dict[str, list[bool]] = {}
+    for example, choice in zip(examples, best, strict=True):
+        group = example.answer if average == "macro" else ""
+        hits.setdefault(group, []).append(right[example.answer] == choice)
+    return sum(sum(group) / len(group) for group in hits.values()) / len(hits)
 
 
 def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
