@@ -111,7 +111,7 @@ def _mail_text(raw: str) -> str:
 
 
 # Lexicographer files of WordNet 3.0 (lexnames.5WN) whose name is one plain word.
-WORDNET = {
+NOUNS = {
     "04": "act",
     "05": "animal",
     "06": "artifact",
@@ -134,17 +134,35 @@ WORDNET = {
     "27": "substance",
     "28": "time",
 }
+VERBS = {
+    "29": "body",
+    "30": "change",
+    "31": "cognition",
+    "32": "communication",
+    "33": "competition",
+    "34": "consumption",
+    "35": "contact",
+    "36": "creation",
+    "37": "emotion",
+    "38": "motion",
+    "39": "perception",
+    "40": "possession",
+    "41": "social",
+    "42": "state",
+    "43": "weather",
+}
 
 
-def _wordnet() -> tuple[Pairs, Pairs]:
-    (content,) = assets.read("wordnet", ["./usr/share/wordnet/data.noun"])
+def _wordnet(part: str, answer: dict[str, str]) -> Pairs:
+    """(gloss, category) pairs of WordNet's "noun" or "verb" file."""
+    (content,) = assets.read("wordnet", [f"./usr/share/wordnet/data.{part}"])
     pairs = []
     for line in content.decode("utf-8").splitlines():
         entry, bar, gloss = line.partition(" | ")
         if bar and not line.startswith(" "):
             # Examples of use, in quotes, name the word that is asked for.
             pairs.append((gloss.split('; "')[0], entry.split()[1]))
-    return _labelled(pairs, WORDNET), []
+    return _labelled(pairs, answer)
 
 
 def _labelled(pairs: Pairs, answer: dict[str, str]) -> Pairs:
@@ -221,7 +239,16 @@ SOURCES = {
         _orange("election-tweets-2016", "Author", "Content", TWEETS),
     ),
     "spam": Source("Mail: {}\nKind:", ("normal", "spam"), _spam),
-    "wordnet": Source("Meaning: {}\nCategory:", tuple(WORDNET.values()), _wordnet),
+    "nouns": Source(
+        "Noun meaning: {}\nCategory:",
+        tuple(NOUNS.values()),
+        lambda: (_wordnet("noun", NOUNS), []),
+    ),
+    "verbs": Source(
+        "Verb meaning: {}\nCategory:",
+        tuple(VERBS.values()),
+        lambda: (_wordnet("verb", VERBS), []),
+    ),
     "friends": Source(
         "Line: {}\nSpeaker:",
         tuple(FRIENDS.values()),
