@@ -29,7 +29,7 @@ class SelectionMixin:
 
     Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
     language model; batches are dicts of tensors with `input_ids`, `labels` (unshifted, -100 where
-    nothing is predicted) and usually `attention_mask`; an optional "task" [N] (int64) is logged.
+    nothing is predicted) and usually `attention_mask`; "task" and "item" [N] (int64) are logged.
     Keys that the model's `forward` does not take are dropped.
 
     Args:
@@ -118,7 +118,7 @@ class SelectionMixin:
             raise ValueError(f"batch: got keys {sorted(batch)}, expected 'labels' among them")
         start = time.perf_counter()
         batch = self._prepare_inputs(batch)
-        task = batch.get("task")
+        task, item = batch.get("task"), batch.get("item")
         known = forward_parameters(self.model) | {"labels"}
         batch = {key: value for key, value in batch.items() if key in known and value is not None}
         if self._head is None or not self._head.verified:
@@ -143,7 +143,7 @@ class SelectionMixin:
             # NaN activations would turn the zero gradients of a dummy into NaN.
             usable = (~selection.skipped).nonzero().flatten().tolist()
             chosen = dummy(batch, usable[0] if usable else 0)
-        self._account(selection, signals, task, time.perf_counter() - start)
+        self._account(selection, signals, task, item, time.perf_counter() - start)
         return chosen
 
     def _inspect(self, batch: dict) -> None:
@@ -205,7 +205,7 @@ class SelectionMixin:
 
     # ---- accounts ----
 
-    def _account(self, selection, signals, task, seconds: float) -> None:
+    def _account(self, selection, signals, task, item, seconds: float) -> None:
         self.selection_counts.add(selection, signals)
         counts = self.selection_counts
         if counts.batches == 8 and counts.candidates == 0:
@@ -217,7 +217,7 @@ class SelectionMixin:
         if task is not None:
             self._step.tasks.update(task.tolist())
         if self._on_event is not None:
-            event = selection_event(selection, signals, task, statistics(self.policy))
+            event = selection_event(selection, signals, task, item, statistics(self.policy))
             event["batch"] = self.selection_counts.batches - 1
             event["step"] = self.state.global_step + 1
             event["seconds"] = seconds
@@ -280,8 +280,9 @@ class SelectionMixin:
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        if "task" not in self._signature_columns:
-            self._signature_columns.append("task")
+        for name in ("task", "item"):
+            if name not in self._signature_columns:
+                self._signature_columns.append(name)
 
 
 class SelectionTrainer(SelectionMixin, Trainer):
