@@ -33,17 +33,25 @@ SIGNALS = frozenset(
 class Signals:
     """What is known of one candidate batch of N samples when a policy is asked to choose.
 
-    `gram` [N, N]: inner products of last-layer gradients (docs/method.md 1). `loss`, `entropy`,
-    `el2n` [N]: token means. `tokens` [N] int64: label tokens. A field is None unless the policy
-    `needs` it; `tokens` comes for free and is always given by the trainer.
+    A field is None unless the policy `needs` it; `tokens` comes for free and is always given by the
+    trainer, and so does `task` where the stream tells it.
 
-    `features` [N, D] and `features_multi` [N, 5, D] float32: means over the attended positions of
-    the last hidden state, and of the output of five evenly spaced blocks. `full_grads`,
-    `middle_grads` [N, 8192] float32: projected per-sample gradients of all trained blocks and of
-    the middle one. `image_text_score` [N] float32: cosine of mean image and text features, None
-    without images. `validation_gram` [N, M] float64: inner products of last-layer gradients with
-    those of M rows seen earlier (need "validation"; the policy's attribute `validation` is M);
-    None while there are none. `task` [N] int64: where the stream tells it, for free.
+    Attributes:
+        num_samples: N.
+        gram: [N, N], inner products of last-layer gradients (docs/method.md 1).
+        loss, entropy, el2n: [N], token means.
+        tokens: [N] int64, label tokens.
+        features: [N, D] float32, what enters the output head, mean over the attended positions.
+        features_multi: [N, 5, D] float32, the same after five evenly spaced blocks.
+        full_grads, middle_grads: [N, 8192] float32, gradient of the sample's mean loss with respect
+            to the trained weights of the model, or of its middle trained block: a count sketch that
+            keeps inner products in expectation.
+        image_text_score: [N] float32, cosine of image and text features; NaN for a sample without
+            an image, None where no sample has one.
+        validation_gram: [N, M] float64, inner products of the last-layer gradients with those of M
+            rows of earlier batches; comes with the need "validation". None as long as there are
+            none.
+        task: [N] int64, index of the task that a sample belongs to.
     """
 
     num_samples: int
@@ -65,7 +73,8 @@ class Signals:
 class Policy(Protocol):
     """A selection method. `needs` (a subset of `SIGNALS`) is what must be computed for it; empty
     means that no scoring forward is run. A policy may also have `statistics() -> dict[str, float]`
-    with any of "threshold", "mean", "deviation", which the trainer then logs.
+    with any of "threshold", "mean", "deviation", which the trainer then logs. One that needs
+    "validation" may say how many rows of earlier batches: an int `validation`, default 8.
     """
 
     name: str

@@ -18,7 +18,10 @@ from oasis import Selection, Selector, policies
 from .callbacks import SelectionHooks, SelectionProgress
 from .events import Counts, StepState, selection_event, statistics
 from .loss import summed_cross_entropy
-from .scoring import Head, forward_parameters, inspect_head, score, unwrap
+from .rehearsal import Rehearsal
+from .sample_grads import SampleGradients
+from .scoring import Head, forward_parameters, inspect_head, unwrap
+from .signals import compute
 from .subbatch import WEIGHT, dummy, take, targets
 
 logger = logging.get_logger(__name__)
@@ -88,6 +91,10 @@ class SelectionMixin:
         self._on_event = on_event
         self._step = StepState()
         self._head: Head | None = None
+        self._grads = SampleGradients()
+        self._rehearsal = None
+        if "validation" in needs:
+            self._rehearsal = Rehearsal(seed=self.args.seed + self.args.process_index)
         # `compute_loss` divides by num_items_in_batch itself, whatever the model does with it.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self._loss_shifts_labels = True
@@ -123,7 +130,7 @@ class SelectionMixin:
         batch = {key: value for key, value in batch.items() if key in known and value is not None}
         if self._head is None or not self._head.verified:
             self._inspect(batch)
-        signals = self._signals(batch)
+        signals = self._signals(batch, task)
         selection = self.policy.observe(signals)
         if not isinstance(selection, Selection):
             raise TypeError(
@@ -188,14 +195,23 @@ class SelectionMixin:
             and "position_ids" in forward_parameters(self.model)
         )
 
-    def _signals(self, batch: dict) -> policies.Signals:
-        labels = batch["labels"]
-        tokens = targets(labels).sum(dim=1)
-        if not self.policy.needs:
-            return policies.Signals(len(labels), tokens=tokens)
-        known = score(self.model_wrapped, batch, self._head)
-        wanted = {name: getattr(known, name) for name in self.policy.needs}
-        return policies.Signals(len(labels), tokens=tokens, **wanted)
+    def _signals(self, batch: dict, task: torch.Tensor | None) -> policies.Signals:
+        labels, needs = batch["labels"], frozenset(self.policy.needs)
+        free = {"tokens": targets(labels).sum(dim=1), "task": task}
+        if not needs:
+            return policies.Signals(len(labels), **free)
+        scored = batch
+        if self._rehearsal is not None:
+            config = self.model.config
+            text = config.get_text_config() if hasattr(config, "get_text_config") else config
+            scored = self._rehearsal.beside(
+                batch,
+                getattr(self.policy, "validation", 8),
+                pad_token_id=getattr(text, "pad_token_id", None) or 0,
+                rotary=self._can_trim_left,
+            )
+        known = compute(self.model_wrapped, scored, self._head, needs, len(labels), self._grads)
+        return policies.Signals(len(labels), **free, **known)
 
     # ---- loss ----
 
@@ -272,6 +288,8 @@ class SelectionMixin:
             "policy": dict(self.policy.state_dict()),
             "counts": asdict(self.selection_counts),
         }
+        if self._rehearsal is not None:
+            state["rehearsal"] = self._rehearsal.state_dict()
         torch.save(state, self._state_file(output_dir))
 
     def _inner_training_loop(
@@ -297,6 +315,8 @@ class SelectionMixin:
         self.policy.load_state_dict(state["policy"])
         for name, value in state["counts"].items():
             setattr(self.selection_counts, name, value)
+        if self._rehearsal is not None and "rehearsal" in state:
+            self._rehearsal.load_state_dict(state["rehearsal"])
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
