@@ -284,7 +284,7 @@ class Selector(nn.Module):
             p.warmup,
             p.current,
             p.gain,
-            p.integral_gain,
+            p.slack,
         )
         return Selection(
             mask=mask,
