@@ -286,7 +286,7 @@ class Selector(nn.Module):
             p.warmup,
             p.current,
             p.gain,
-            p.integral_gain,
+            p.slack,
         )
         return Selection(
             mask=mask,
