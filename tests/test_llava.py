@@ -140,6 +140,14 @@ def test_labels_are_the_assistants_turns(folder, side):
     assert batch["pixel_values"][:, 0, 0, 0].diff().gt(0).all()  # in the samples' order
 
 
+def test_images_in_an_answer_are_not_labels(folder):
+    turns = (("user", "what is this"), ("assistant", "<image>\na cat"))
+    batch = LlavaCollator(processor())([Conversation("x", (folder / "a.png",), turns)])
+    labels = batch["labels"][0]
+    assert words(labels[labels != -100]) == "a cat end"
+    assert (batch["input_ids"] == WORDS.index("<image>")).sum() == 4
+
+
 def test_a_batch_of_it_is_scored_and_cut(folder):
     model = MODELS["llava"](torch.float32)
     token = model.config.image_token_id

@@ -178,6 +178,9 @@ class LlavaCollator:
                         "told; expected a template that only appends"
                     )
                 labels[len(asked) : len(answered)] = answered[len(asked) :]
+        token = getattr(self.processor, "image_token_id", None)
+        if token is not None:  # an answer may hold an image, which is not for the model to predict
+            labels[ids == token] = IGNORED
         return {**whole, "labels": labels}
 
     def _process(self, messages: list[dict], **options: Any) -> dict[str, Tensor]:
