@@ -18,6 +18,7 @@ NAMES = (
     "head_overhead",
     "head_regimes",
     "scoring",
+    "multimodal",
 )
 
 

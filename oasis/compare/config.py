@@ -154,7 +154,9 @@ class Grid:
             names[cell.name] = cell
             what = repr(sorted(_what(cell.config).items()))
             if what in same:
-                raise ValueError(f"policies: {same[what].name!r} and {cell.name!r} are the same run")
+                raise ValueError(
+                    f"policies: {same[what].name!r} and {cell.name!r} are the same run"
+                )
             same[what] = cell
         return cells
 

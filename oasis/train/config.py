@@ -15,6 +15,8 @@ import yaml
 
 from oasis import policies
 
+SCHEDULES = ("cosine", "linear", "constant_with_warmup")  # as transformers names them
+
 
 @dataclass
 class RunConfig:
@@ -36,7 +38,8 @@ class RunConfig:
     `cache_frozen` runs the frozen blocks below those once per text and keeps what they give, in
     memory and, where `cache_folder` names a folder, on disk for other runs.
 
-    Training: AdamW without weight decay, `learning_rate` on a cosine schedule after `warmup_steps`.
+    Training: AdamW without weight decay, `learning_rate` after `warmup_steps`, then on
+    `lr_schedule` ("cosine", "linear", "constant_with_warmup").
     A checkpoint every `save_steps` steps (0: none); `stop_after` that many steps (0: never) the run
     writes one and stops; `resume` goes on from the last one. The Trainer logs every `logging_steps`
     steps (0: never).
@@ -77,6 +80,7 @@ class RunConfig:
     cache_frozen: bool = False
     cache_folder: str | None = None
     learning_rate: float = 5e-4
+    lr_schedule: str = "cosine"
     warmup_steps: int = 0
     max_grad_norm: float = 1.0
     evaluate: str = "seen"
@@ -119,6 +123,9 @@ class RunConfig:
             raise ValueError("off_task and off_task_share: expected both or neither")
         if self.off_task in self.tasks:
             raise ValueError(f"off_task: got {self.off_task!r}, which is among the tasks")
+        if self.lr_schedule not in SCHEDULES:
+            expected = ", ".join(SCHEDULES)
+            raise ValueError(f"lr_schedule: got {self.lr_schedule!r}, expected one of {expected}")
         if self.accuracy not in ("micro", "macro"):
             raise ValueError(f"accuracy: got {self.accuracy!r}, expected 'micro' or 'macro'")
         for name in ("tasks", "name", "policy", "model"):

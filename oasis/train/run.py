@@ -236,7 +236,7 @@ def _arguments(
         max_steps=steps,
         per_device_train_batch_size=config.batch_size,
         learning_rate=config.learning_rate,
-        lr_scheduler_type="cosine",
+        lr_scheduler_type=config.lr_schedule,
         warmup_steps=config.warmup_steps,
         weight_decay=0.0,
         optim="adamw_torch",

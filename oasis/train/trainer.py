@@ -17,6 +17,7 @@ from oasis import Selection, Selector, policies
 
 from .callbacks import SelectionHooks, SelectionProgress
 from .events import Counts, StepState, selection_event, statistics
+from .images import COUNTS, count_images
 from .loss import summed_cross_entropy
 from .rehearsal import Rehearsal
 from .sample_grads import SampleGradients
@@ -33,7 +34,8 @@ class SelectionMixin:
     Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
     language model; batches are dicts of tensors with `input_ids`, `labels` (unshifted, -100 where
     nothing is predicted) and usually `attention_mask`; "task" and "item" [N] (int64) are logged.
-    Keys that the model's `forward` does not take are dropped.
+    Keys that the model's `forward` does not take are dropped. Images may lie one behind another
+    (`pixel_values` of LLaVA or Qwen-VL): see docs/multimodal.md.
 
     Args:
         policy: a policy, an `oasis.Selector`, or the name of a policy (default "oasis").
@@ -126,8 +128,9 @@ class SelectionMixin:
         start = time.perf_counter()
         batch = self._prepare_inputs(batch)
         task, item = batch.get("task"), batch.get("item")
-        known = forward_parameters(self.model) | {"labels"}
+        known = forward_parameters(self.model) | {"labels", COUNTS}
         batch = {key: value for key, value in batch.items() if key in known and value is not None}
+        batch = count_images(batch, unwrap(self.model).config)
         if self._head is None or not self._head.verified:
             self._inspect(batch)
         signals = self._signals(batch, task)
@@ -153,6 +156,7 @@ class SelectionMixin:
             # NaN activations would turn the zero gradients of a dummy into NaN.
             usable = (~selection.skipped).nonzero().flatten().tolist()
             chosen = dummy(batch, usable[0] if usable else 0)
+        chosen.pop(COUNTS, None)
         self._account(selection, signals, task, item, time.perf_counter() - start)
         return chosen
 
