@@ -17,7 +17,7 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
     Args:
         grads: [N, ...], one gradient per sample; or a sequence of such tensors, one per parameter,
             which are never concatenated (their Gram matrices add up). float32, bfloat16, float16
-            or float64; any strides, without a copy.
+            or float64; any strides, without a copy (on CUDA one with gaps inside a sample is copied).
 
     Returns:
         [N, N] float64 on the device of `grads`. float64 input is summed in float64; other types
