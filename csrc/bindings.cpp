@@ -158,7 +158,7 @@ void head_block(bool float64, const py::kwargs& k) {
   b.logits = pointer<void>(k, "logits");
   b.tokens = field<int64_t>(k, "tokens");
   b.columns = field<int64_t>(k, "columns");
-  b.row_stride = field<int64_t>(k, "row_stride");
+  b.column_stride = field<int64_t>(k, "column_stride");
   b.first = field<int64_t>(k, "first");
   b.bias = pointer<const void>(k, "bias");
   b.scale = field<double>(k, "scale");

@@ -39,8 +39,19 @@ def _launch(function, arguments: dict, stream: int):
     return function(**{k: v for k, v in arguments.items() if k != "_keep"}, stream=stream)
 
 
+def _rows(grads: Tensor) -> Tensor:
+    """[N, P] with contiguous rows any distance apart, each the numbers of one sample in some order.
+
+    No product depends on that order, so numbers are taken as they lie in memory: a transposed
+    gradient is not copied, only one with gaps inside a sample is.
+    """
+    inner = sorted(range(1, grads.ndim), key=lambda axis: -grads.stride(axis))
+    rows = grads.permute(0, *inner).reshape(grads.shape[0], -1)
+    return rows if rows.shape[1] == 1 or rows.stride(1) == 1 else rows.contiguous()
+
+
 def grad_gram(grads: Sequence[Tensor]) -> Tensor:
-    """Gram matrix [N, N] (float64); a gradient whose columns are not contiguous is copied."""
+    """Gram matrix [N, N] (float64); a gradient with gaps inside a sample is copied."""
     n, device = grads[0].shape[0], grads[0].device
     out = torch.empty(n, n, dtype=torch.float64, device=device)
     added = False
@@ -48,9 +59,7 @@ def grad_gram(grads: Sequence[Tensor]) -> Tensor:
         for g in grads:
             if g.numel() == 0:
                 continue
-            rows = g.reshape(n, -1)
-            if rows.shape[1] > 1 and rows.stride(1) != 1:
-                rows = rows.contiguous()
+            rows = _rows(g)
             arguments = {
                 "data": rows.data_ptr(),
                 "dtype": str(rows.dtype).removeprefix("torch."),

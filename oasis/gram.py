@@ -17,7 +17,8 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
     Args:
         grads: [N, ...], one gradient per sample; or a sequence of such tensors, one per parameter,
             which are never concatenated (their Gram matrices add up). float32, bfloat16, float16
-            or float64; any strides, without a copy.
+            or float64; any strides, without a copy (on CUDA, of gradients with gaps in a
+            sample, one).
 
     Returns:
         [N, N] float64 on the device of `grads`. float64 input is summed in float64; other types
@@ -102,7 +103,10 @@ def head_gram(
 
     Returns:
         HeadGram. A sample without label tokens has zeros everywhere. With `vocab_range`, a part
-        to be passed to `oasis.merge` with the others.
+        to be passed to `oasis.merge` with the others. Where the squares of a sample's hidden
+        states leave float32 (beyond about 1e19), its own squared norm is not finite ("ghost",
+        "sketch") or right ("instantiate" up to 128 samples), never a wrong number: `select`
+        takes it for a non-finite sample. Entries of other samples are what they would be without.
 
     Raises:
         TypeError, ValueError: naming the argument; for a label out of range, the position.

@@ -32,7 +32,8 @@ class _Compiled:
         self.sorted_labels = distinct.tolist()
 
     def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
-        """Logits become E in place; `products`, if there are any, shrink as the peaks grow."""
+        """Logits [T, C], tokens side by side in memory, become E in place; `products` shrink
+        as the peaks grow."""
         tokens, columns = logits.shape
         inside = [
             (i, y - first) for i, y in enumerate(self.sorted_labels) if first <= y < first + columns
@@ -44,7 +45,7 @@ class _Compiled:
             logits=logits.data_ptr(),
             tokens=tokens,
             columns=columns,
-            row_stride=logits.stride(0),
+            column_stride=logits.stride(1),
             first=first,
             bias=0 if bias is None else bias.data_ptr(),
             scale=self.scale,

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 BLOCK_ELEMENTS = 4 << 20  # numbers in one block of logits (16 MiB in float32)
-_TILE = 256  # rows of a symmetric product computed at once; only the lower half is
+_WIDE_BLOCK = 1024  # columns of logits below which products read and write T x T too often
 
 
 def add_lower_products(out: Tensor, rows: Tensor) -> None:
     """out += rows rows^T, in tiles; the strict upper half of off-diagonal tiles is left alone."""
-    for begin in range(0, rows.shape[0], _TILE):
-        end = min(begin + _TILE, rows.shape[0])
+    # A narrow tile wastes less of its square on the upper half, but reads its operand more often.
+    tile = 128 if rows.shape[0] <= 512 else 256
+    for begin in range(0, rows.shape[0], tile):
+        end = min(begin + tile, rows.shape[0])
         target = out[begin:end, :end]
         torch.addmm(target, rows[begin:end], rows[:end].T, out=target)
 
@@ -78,7 +80,11 @@ class Problem:
         return self.epilogue_type(labels, index, distinct, *arguments)
 
     def blocks(self, hidden: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
-        """(first column, logits W h of `size` columns) through the vocabulary, in one buffer."""
+        """(first column, logits [T, size]) through the vocabulary, in one buffer.
+
+        Tokens lie side by side: the epilogue then needs no sums across a vector, and products of
+        tokens read their operands in the order of memory.
+        """
         vocabulary, width = self.weight.shape
         count, size = hidden.shape[0], min(size, vocabulary)
         buffer = hidden.new_empty(count * size)
@@ -88,14 +94,17 @@ class Problem:
             rows = self.weight[first : first + size]
             if widened is not None:
                 rows = widened[: rows.shape[0]].copy_(rows)
-            logits = buffer[: count * rows.shape[0]].view(count, rows.shape[0])
-            torch.mm(hidden, rows.T, out=logits)
-            yield first, logits
+            logits = buffer[: count * rows.shape[0]].view(rows.shape[0], count)
+            torch.mm(rows, hidden.T, out=logits)
+            yield first, logits.T
 
     def block_size(self, count: int) -> int:
         """Columns of logits at once for `count` tokens."""
-        width = self.weight.shape[1] if self.weight.dtype != self.hidden.dtype else 1
-        return max(256, BLOCK_ELEMENTS // max(count, width))
+        if self.weight.dtype != self.hidden.dtype:  # widened weights are a block of their own
+            return max(256, BLOCK_ELEMENTS // max(count, self.weight.shape[1]))
+        # A quarter of that stays in cache between the products, but for very many tokens.
+        whole = BLOCK_ELEMENTS // count
+        return max(256, min(whole, max(whole // 4, _WIDE_BLOCK)))
 
     def results(self, token: dict[str, Tensor], rows: slice = slice(None)) -> Results:
         """Losses and gradient factors of these tokens from the epilogue's final state."""

@@ -120,7 +120,7 @@ def chunk_tokens(dim: int) -> int:
 def _sketched_deltas(problem: Problem, rows: slice, of_delta: VocabularySketch, dim: int):
     """Sketches of E - pull e_y [tokens, m] in one pass over the vocabulary, and the results."""
     hidden = problem.hidden[rows]
-    out = hidden.new_zeros((hidden.shape[0], dim))
+    out = hidden.new_zeros((dim, hidden.shape[0])).T  # as the blocks of logits lie
     epilogue = problem.epilogue(rows, gathers=False)
     peak = epilogue.token["peak"].clone()
     for first, logits in problem.blocks(hidden, problem.block_size(hidden.shape[0])):
@@ -135,4 +135,4 @@ def _sketched_deltas(problem: Problem, rows: slice, of_delta: VocabularySketch, 
     labels = problem.labels[rows]
     pull = r.pull.to(out.dtype) * of_delta.signs[labels]
     out[torch.arange(len(labels), device=out.device), of_delta.bucket(labels)] -= pull
-    return out, r
+    return out.contiguous(), r

@@ -197,3 +197,21 @@ def test_bad_options(options, words, generator):
         oasis.head_gram(**arguments, **options)
     for word in words:
         assert word in str(caught.value), f"{word!r} missing in: {caught.value}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [3e19, 1e36])
+def test_hidden_states_beyond_float32_squares_spoil_their_own_sample_alone(method, size, generator):
+    arguments = problem(generator, lengths=[3, 3, 3], d=4, v=50, masked=0, dtype=torch.float32)
+    without = oasis.head_gram(**arguments, method=method).gram
+    arguments["hidden"][3:6] *= size
+    got = oasis.head_gram(**arguments, method=method).gram
+    others = torch.tensor([0, 2])
+    assert_relative(got[others][:, others], without[others][:, others], 1e-5)
+    if got[1, 1].isfinite():  # "instantiate" sums its Gram matrix in float64
+        assert method == "instantiate"
+        want = reference.head_gram(**arguments).gram
+        assert_relative(got[1, 1], want[1, 1], 1e-5)
+        return
+    mask = oasis.Selector(ratio=1.0, nonfinite="skip").select(gram=got).mask
+    assert not mask[1]

@@ -12,75 +12,151 @@ namespace {
 // numbers.
 constexpr double kSlack = 16;
 
-template <typename T>
-void block_row(const HeadBlock& b, int64_t t) {
+// Vocabulary entries whose exponentials are added in the logits' own type before the sum is
+// widened, and those looked at together for a new maximum.
+constexpr int64_t kRun = 256;
+constexpr int kRows = 4;
+// Entries asked for ahead of time: lanes of one entry and the next are T numbers apart, further
+// than the processor looks ahead by itself.
+constexpr int64_t kAhead = 32;
+
+// A vector's worth of tokens: the first `live` lanes. Logits of one vocabulary entry lie side by
+// side, so a lane is a token, and its sums run over the vocabulary in the order of the entries
+// however many threads there are.
+template <typename T, bool kWhole>
+struct TokenLanes {
   using V = typename Vector<T>::type;
-  constexpr int lanes = Vector<T>::lanes;
-  T* z = static_cast<T*>(b.logits) + t * b.row_stride;
-  const T* bias = static_cast<const T*>(b.bias);
-  const int64_t n = b.columns, whole = n / lanes * lanes;
-  const T scale = T(b.scale), cap = T(b.softcap), inverse_cap = cap > 0 ? T(1) / cap : T(0);
+  static constexpr int lanes = Vector<T>::lanes;
+  const HeadBlock& b;
+  const int64_t first;
+  const int live;
+  T* const z;
+  V peak, limit, top, sums, weights, squares;
 
-  if (bias || scale != T(1))
-    for (int64_t v = 0; v < n; ++v) z[v] = (z[v] + (bias ? bias[v] : T(0))) * scale;
-  if (cap > 0)
-    for (int64_t v = 0; v < n; ++v) z[v] = cap * T(::tanh(double(z[v] * inverse_cap)));
-
-  // The label's column stays out of every sum; its logit is kept.
-  const int64_t label = b.labels[t] - b.first;
-  const bool here = label >= 0 && label < n;
-  if (here) {
-    b.label_logit[t] = double(z[label]);
-    z[label] = -T(HUGE_VAL);
+  TokenLanes(const HeadBlock& block, int64_t begin)
+      : b(block),
+        first(begin),
+        live(kWhole ? lanes : int(block.tokens - begin)),
+        z(static_cast<T*>(block.logits) + begin) {
+    top = V{} - T(HUGE_VAL);
+    sums = weights = squares = V{};
+    peak = V{};
+    limit = V{} + T(HUGE_VAL);
+    for (int i = 0; i < live; ++i) refresh(i);
   }
-  V top = V{} - T(HUGE_VAL);
-  for (int64_t v = 0; v < whole; v += lanes) top = vmax(load<V>(z + v), top);
-  double maximum = -HUGE_VAL;
-  for (int i = 0; i < lanes; ++i) maximum = double(top[i]) > maximum ? double(top[i]) : maximum;
-  for (int64_t v = whole; v < n; ++v) maximum = double(z[v]) > maximum ? double(z[v]) : maximum;
-  b.factor[t] = 1;
-  if (maximum > b.maximum[t]) b.maximum[t] = maximum;
-  if (maximum > b.peak[t] + kSlack || (b.peak[t] == -HUGE_VAL && maximum > -HUGE_VAL)) {
-    // The online-softmax merge: earlier results shrink by exp(old peak - new peak).
-    const double grown = maximum - b.peak[t], factor = ::exp(-grown);
-    b.factor[t] = factor;
-    if (b.sum[t] > 0) b.weighted[t] = factor * (b.weighted[t] + grown * b.sum[t]);
-    b.sum[t] *= factor;
-    b.squares[t] *= factor * factor;
-    b.peak[t] = maximum;
-  }
-  if (here) z[label] = T(b.peak[t] > -HUGE_VAL ? b.peak[t] : 0);  // any finite value; zeroed below
-  const T peak = T(b.peak[t] > -HUGE_VAL ? b.peak[t] : 0);
 
-  V sums{}, weights{}, squares{};
-  for (int64_t v = 0; v < n; v += lanes) {
-    V x = V{} + peak;
-    const int64_t rest = n - v;
-    if (rest >= lanes)
-      x = load<V>(z + v);
-    else
-      for (int i = 0; i < rest; ++i) x[i] = z[v + i];
-    V e = vexp(x - peak);
-    if (here && label >= v && label < v + lanes) e[int(label - v)] = T(0);
-    if (rest < lanes)
-      for (int i = int(rest); i < lanes; ++i) e[i] = T(0);
-    sums += e;
-    weights += e > T(0) ? e * (peak - x) : V{};  // a logit of -inf weighs nothing
-    squares += e * e;
-    if (cap > 0) {  // chain rule of the soft cap
-      const V u = x * inverse_cap;
-      e *= T(1) - u * u;
+  void refresh(int i) {
+    const double p = b.peak[first + i];
+    peak[i] = T(p > -HUGE_VAL ? p : 0);
+    limit[i] = T(p > -HUGE_VAL ? p + kSlack : p);
+  }
+  V get(int64_t v) const {
+    if (kWhole) return load<V>(z + v * b.column_stride);
+    V x = V{} - T(HUGE_VAL);
+    for (int i = 0; i < live; ++i) x[i] = z[v * b.column_stride + i];
+    return x;
+  }
+  void put(int64_t v, V x) {
+    if (kWhole) return store(z + v * b.column_stride, x);
+    for (int i = 0; i < live; ++i) z[v * b.column_stride + i] = x[i];
+  }
+
+  // Bias, scale and soft cap; then the label's column leaves every sum, its logit is kept.
+  void prepare() {
+    const T* bias = static_cast<const T*>(b.bias);
+    const T scale = T(b.scale), cap = T(b.softcap);
+    if (bias || scale != T(1))
+      for (int64_t v = 0; v < b.columns; ++v) put(v, (get(v) + (bias ? bias[v] : T(0))) * scale);
+    if (cap > 0)
+      for (int64_t v = 0; v < b.columns; ++v)
+        for (int i = 0; i < live; ++i) {
+          T& x = z[v * b.column_stride + i];
+          x = cap * T(::tanh(double(x * (T(1) / cap))));
+        }
+    for (int i = 0; i < live; ++i) {
+      const int64_t v = b.labels[first + i] - b.first;
+      if (v < 0 || v >= b.columns) continue;
+      T& x = z[v * b.column_stride + i];
+      b.label_logit[first + i] = double(x);
+      x = -T(HUGE_VAL);
     }
-    if (rest >= lanes)
-      store(z + v, e);
-    else
-      for (int i = 0; i < rest; ++i) z[v + i] = e[i];
   }
-  b.sum[t] += horizontal<T>(sums);
-  b.weighted[t] += horizontal<T>(weights);
-  b.squares[t] += horizontal<T>(squares);
-  T* gathers = static_cast<T*>(b.gathers) + t * b.distinct + b.label_first;
-  for (int64_t k = 0; k < b.label_count; ++k) gathers[k] = z[b.label_columns[k]];
+
+  void flush() {
+    for (int i = 0; i < live; ++i) {
+      b.sum[first + i] += double(sums[i]);
+      b.weighted[first + i] += double(weights[i]);
+      b.squares[first + i] += double(squares[i]);
+    }
+    sums = weights = squares = V{};
+  }
+
+  // The online-softmax merge: earlier results shrink by exp(old peak - new peak).
+  void raise(int64_t seen) {
+    flush();
+    for (int i = 0; i < live; ++i) {
+      if (!(top[i] > limit[i])) continue;
+      const int64_t t = first + i;
+      const double grown = double(top[i]) - b.peak[t], factor = ::exp(-grown);
+      b.factor[t] *= factor;
+      if (b.sum[t] > 0) b.weighted[t] = factor * (b.weighted[t] + grown * b.sum[t]);
+      b.sum[t] *= factor;
+      b.squares[t] *= factor * factor;
+      b.peak[t] = double(top[i]);
+      for (int64_t v = 0; v < seen; ++v) z[v * b.column_stride + i] *= T(factor);
+      refresh(i);
+    }
+  }
+
+  template <int kCount>
+  void exponentiate(int64_t v) {
+    V x[kCount];
+    for (int k = 0; k < kCount; ++k) __builtin_prefetch(z + (v + kAhead + k) * b.column_stride, 1);
+    for (int k = 0; k < kCount; ++k) top = vmax(x[k] = get(v + k), top);
+    if (any_greater(top, limit)) raise(v);
+    const T cap = T(b.softcap), inverse_cap = cap > 0 ? T(1) / cap : T(0);
+    for (int k = 0; k < kCount; ++k) {
+      V e = vexp(x[k] - peak);
+      sums += e;
+      weights += e > T(0) ? e * (peak - x[k]) : V{};  // a logit of -inf weighs nothing
+      squares += e * e;
+      if (cap > 0) {  // chain rule of the soft cap
+        const V u = x[k] * inverse_cap;
+        e = e == T(0) ? e : e * (T(1) - u * u);
+      }
+      put(v + k, e);
+    }
+  }
+
+  void run() {
+    for (int i = 0; i < live; ++i) b.factor[first + i] = 1;
+    prepare();
+    for (int64_t begin = 0; begin < b.columns; begin += kRun) {
+      const int64_t end = begin + kRun < b.columns ? begin + kRun : b.columns;
+      int64_t v = begin;
+      for (; v + kRows <= end; v += kRows) exponentiate<kRows>(v);
+      for (; v < end; ++v) exponentiate<1>(v);
+      flush();
+    }
+    T* gathers = static_cast<T*>(b.gathers) + first * b.distinct + b.label_first;
+    for (int64_t k = 0; k < b.label_count; ++k)
+      for (int i = 0; i < live; ++i)
+        gathers[i * b.distinct + k] = z[b.label_columns[k] * b.column_stride + i];
+    for (int i = 0; i < live; ++i)
+      if (double(top[i]) > b.maximum[first + i]) b.maximum[first + i] = double(top[i]);
+  }
+};
+
+template <typename T>
+void block(const HeadBlock& b) {
+  constexpr int lanes = Vector<T>::lanes;
+#pragma omp parallel for schedule(static)
+  for (int64_t t = 0; t < b.tokens; t += lanes) {
+    if (t + lanes <= b.tokens)
+      TokenLanes<T, true>(b, t).run();
+    else
+      TokenLanes<T, false>(b, t).run();
+  }
 }
 
 template <typename T>
@@ -123,13 +199,10 @@ double pair(const HeadReduce& r, int64_t i, int64_t j) {
 }  // namespace
 
 void head_block(const HeadBlock& b, bool float64) {
-#pragma omp parallel for schedule(static)
-  for (int64_t t = 0; t < b.tokens; ++t) {
-    if (float64)
-      block_row<double>(b, t);
-    else
-      block_row<float>(b, t);
-  }
+  if (float64)
+    block<double>(b);
+  else
+    block<float>(b);
 }
 
 void head_rescale(void* products, void* gathers, const double* factor, int64_t tokens,

@@ -21,10 +21,10 @@ struct StridedSamples {
   int64_t sizes[kMaxDims], strides[kMaxDims];
 };
 
-// How one block of logits [tokens, columns] becomes exponentials, and what is kept per token.
+// How one block of logits [columns, tokens] becomes exponentials, and what is kept per token.
 struct HeadBlock {
   void* logits;  // in: W h, out: exp(z - peak) f, 0 in the label's column
-  int64_t tokens, columns, row_stride;
+  int64_t tokens, columns, column_stride;
   int64_t first;                     // vocabulary index of column 0
   const void* bias;                  // [columns] or null, same type as the logits
   double scale, softcap;             // softcap 0 = none

@@ -2,7 +2,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -46,6 +46,23 @@ template <typename V>
 static inline V vmax(V a, V b) {
   return a > b ? a : b;
 }
+
+template <typename M>
+static inline bool any_lane(M mask) {
+  bool any = false;
+  for (int i = 0; i < int(sizeof(M) / sizeof(mask[0])); ++i) any |= mask[i] != 0;
+  return any;
+}
+static inline bool any_greater(vf a, vf b) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)(a > b)) != 0;
+#else
+  return any_lane(a > b);
+#endif
+}
+static inline bool any_greater(vd a, vd b) { return any_lane(a > b); }
 
 // exp of single precision, |relative error| < 2e-7, for x <= 88; below -87.3 it is 0.
 // Cephes' expf: x = n ln 2 + r, a degree-6 polynomial in r, exponent bits added.

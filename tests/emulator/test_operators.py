@@ -134,6 +134,20 @@ def test_grad_gram_of_any_layout(launchers, dtype, generator):
     assert set(launchers.calls) == {"gram"}
 
 
+def test_grad_gram_copies_only_gradients_with_gaps(launchers, monkeypatch, generator):
+    read = []
+    run = launchers.cuda_gram
+    monkeypatch.setattr(cuda._core, "cuda_gram", lambda **k: (read.append(k["data"]), run(**k)))
+    whole = torch.randn(5, 6, 8, 3, generator=generator)
+    in_place = [whole, whole[:, 2:], whole.transpose(1, 3), whole.permute(0, 2, 3, 1)[:, :, :, 1:]]
+    with_gaps = [whole[..., 1:], whole.flatten(1).T.contiguous().T]
+    grads = in_place + with_gaps
+    got, want = cuda.grad_gram(grads), reference.grad_gram(grads)
+    assert cosine_scaled(got - want, want).max() < 3e-6
+    same = [address == g.data_ptr() for address, g in zip(read, grads, strict=True)]
+    assert same == [True] * len(in_place) + [False] * len(with_gaps)
+
+
 @pytest.mark.parametrize("n", [1, 9, 16, 17, 40])
 @pytest.mark.parametrize("method", list(RULES))
 def test_siren_equals_the_cpu(launchers, n, method, generator):
