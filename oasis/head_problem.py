@@ -103,7 +103,7 @@ class Problem:
         if self.weight.dtype != self.hidden.dtype:  # widened weights are a block of their own
             return max(256, BLOCK_ELEMENTS // max(count, self.weight.shape[1]))
         # A quarter of that stays in cache between the products, but for very many tokens.
-        whole = BLOCK_ELEMENTS // count
+        whole = BLOCK_ELEMENTS // max(count, 1)
         return max(256, min(whole, max(whole // 4, _WIDE_BLOCK)))
 
     def results(self, token: dict[str, Tensor], rows: slice = slice(None)) -> Results:
