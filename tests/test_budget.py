@@ -62,9 +62,8 @@ def test_hostile_streams_stay_inside_the_band(draw):
     check_band(selected, 0.125)
 
 
-@pytest.mark.parametrize(("ratio", "period", "least"), [
-    (0.0625, 1, 4.5), (0.0625, 2, 4.5), (0.125, 1, 4.0), (0.125, 2, 4.0), (0.25, 1, 3.0), (0.25, 2, 3.0),
-])  # fmt: skip
+@pytest.mark.parametrize("period", [1, 2])
+@pytest.mark.parametrize(("ratio", "least"), [(0.0625, 4.5), (0.125, 4.0), (0.25, 3.0)])
 def test_informative_batches_keep_what_they_draw(ratio, period, least):
     raw = bench.alternating(period, 2000, seed=3)
     selected, _ = bench.follow(oasis.Selector(ratio, siren="none"), raw, raw)
