@@ -12,6 +12,7 @@ from oasis import _core
 
 NAMES = (
     "siren",
+    "budget",
     "mean_field",
     "grad_gram",
     "head_gram",

@@ -379,6 +379,82 @@ def draw(probability: Tensor, valid: Tensor, kind: str, seed: int, offset: int) 
     return mask
 
 
+def bounds(
+    ratio: float, slack: float, selected: int, candidates: int, batches: int
+) -> tuple[int, int]:
+    """(least, most) samples that may have been selected once ``batches`` batches brought
+    ``candidates``: ``selected`` is how many were before the last of them.
+
+    The cap is ratio x candidates, the floor lies `width` below; the past may have crossed either.
+    """
+    due = ratio * candidates
+    most = max(math.floor(due), selected)
+    least = math.ceil(due - width(ratio, slack, candidates, batches))
+    return min(max(least, selected), most), most
+
+
+def width(ratio: float, slack: float, candidates: int, batches: int) -> float:
+    """Samples between cap and floor: ``slack`` of the budget, at first that of a longer stream
+    (90 sqrt(t) of t batches, at most 1,250), and never less than two samples."""
+    typical = ratio * max(candidates / batches, 16)
+    t = ratio * candidates / typical
+    return max(2.0, slack * typical * max(t, min(90 * math.sqrt(t), 1250)))
+
+
+def settle(
+    mask: Tensor,
+    relative: Tensor,
+    valid: Tensor,
+    keep: int,
+    kind: str = "bernoulli",
+    seed: int = 0,
+    offset: int = 0,
+) -> Tensor:
+    """``mask`` with ``keep`` samples: drops or adds by the threshold at which each is just drawn.
+
+    sigmoid(z - I) = r at I = z - logit(r); with a common r that is the order of z.
+    """
+    at = [float(z) for z in relative]
+    if kind == "bernoulli":
+        r = [float(x) for x in uniform(seed, offset, len(relative))]
+        at = [z - math.log(x / (1 - x)) if x > 0 else math.inf for z, x in zip(at, r, strict=True)]
+    own = [i for i in range(len(relative)) if valid[i]]
+    order = sorted(own, key=lambda i: (-at[i], i))
+    drawn = [i for i in order if mask[i]]
+    chosen = drawn[:keep]
+    chosen += [i for i in order if not mask[i]][: keep - len(chosen)]
+    out = torch.zeros_like(mask)
+    out[chosen] = True
+    return out
+
+
+def steer(
+    threshold: float,
+    *,
+    ratio: float,
+    gain: float,
+    slack: float,
+    expected: float,
+    kept: int,
+    count: int,
+    selected: int,
+    candidates: int,
+    batches: int,
+) -> float:
+    """The next batch's threshold. This batch had ``count`` candidates, its probabilities sum to
+    ``expected``, ``kept`` stood; the last three are totals that include it."""
+    room = width(ratio, slack, candidates, batches)
+    unit = ratio * max(candidates / batches, 16)
+    variance = unit * (1 - ratio)  # of a batch's draws
+    firm = min(6 * variance / room**2, 0.3)
+    slow = gain * unit / room
+    left = ratio * candidates - selected
+    step = firm * (kept - ratio * count)
+    step += slow * (expected - ratio * count)
+    step += (firm + slow) ** 2 / 4 * (0.45 * room - left)
+    return threshold + step / variance
+
+
 def threshold(ratio: float) -> float:
     """``I_T`` with ``E[sigmoid(Z - I_T)] = ratio``, Z standard normal; -inf at ratio 1.
 

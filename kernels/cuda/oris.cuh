@@ -40,7 +40,9 @@ __device__ inline void oris_block(const OrisArguments& o, const double* adjusted
     o.probability[i] = o.valid[i] ? oris_probability(*step, o.relative[i]) : 0.0;
 }
 
-__global__ void __launch_bounds__(256) oris_kernel(const OrisArguments o, const double* adjusted) {
+// One block a processor: the registers that leaves keep ptxas for sm_100 from spilling.
+__global__ void __launch_bounds__(256, 1)
+    oris_kernel(const OrisArguments o, const double* adjusted) {
   oris_block(o, adjusted, reinterpret_cast<OrisStep*>(dynamic_shared()));
 }
 
