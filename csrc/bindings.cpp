@@ -71,8 +71,9 @@ void gram(Address data, const std::string& dtype, const std::vector<int64_t>& si
 }
 
 // Runs on the valid samples alone: an invalid one may neither be picked nor enter a mean.
+// `informativeness` 0 is the diagonal of `gram`.
 int64_t siren(Address gram, Address valid, int64_t n, const std::string& method, double ridge,
-              double floor, Address adjusted, Address order) {
+              double floor, Address adjusted, Address order, Address informativeness) {
   const Rule rule = method == "exact"        ? Rule::exact
                     : method == "mean_field" ? Rule::mean_field
                     : method == "pairwise"   ? Rule::pairwise
@@ -86,13 +87,18 @@ int64_t siren(Address gram, Address valid, int64_t n, const std::string& method,
     if (ok[i]) kept.push_back(i);
   const int64_t m = int64_t(kept.size());
   std::vector<double> compact(size_t(m * m)), scores(static_cast<size_t>(m));
+  std::vector<double> score(static_cast<size_t>(m));
   std::vector<int64_t> picks(static_cast<size_t>(m));
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < m; ++j)
       compact[size_t(i * m + j)] = k[kept[size_t(i)] * n + kept[size_t(j)]];
+  const double* given = at<const double>(informativeness);
+  for (int64_t i = 0; i < m; ++i)
+    score[size_t(i)] = given ? given[kept[size_t(i)]] : compact[size_t(i * m + i)];
   int64_t made = 0;
   if (m > 0) {
-    made = kernels().siren(compact.data(), m, rule, ridge, floor, scores.data(), picks.data());
+    made = kernels().siren(compact.data(), score.data(), m, rule, ridge, floor, scores.data(),
+                           picks.data());
     if (made < 0) throw std::bad_alloc();
   }
   double* a = at<double>(adjusted);

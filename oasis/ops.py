@@ -102,17 +102,30 @@ def _(grads: Sequence[Tensor]) -> Tensor:
 
 
 _define(
-    "siren(Tensor gram, Tensor valid, Tensor floor, str method, float ridge) -> (Tensor, Tensor)"
+    "siren(Tensor gram, Tensor valid, Tensor floor, str method, float ridge, "
+    "Tensor? informativeness=None) -> (Tensor, Tensor)"
 )
 
 
 @_implement("siren", "CPU")
 def _siren(
-    gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float
+    gram: Tensor,
+    valid: Tensor,
+    floor: Tensor,
+    method: str,
+    ridge: float,
+    informativeness: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Adjusted scores [N] and pick order [N] (-1 after the last pick) from a Gram matrix [N, N]."""
+    """Adjusted scores [N] and pick order [N] (-1 after the last pick) from a Gram matrix [N, N].
+
+    `informativeness` [N] >= 0 takes the place of its diagonal as a score; cosines stay those of the
+    matrix. (Of "residual": informativeness x the share of the gradient outside the picks' span.)
+    """
     n = gram.shape[0]
+    if informativeness is not None and method == "residual":
+        gram = _with_diagonal(gram, informativeness)
     gram, valid = gram.contiguous(), valid.contiguous()
+    scores = None if informativeness is None else informativeness.contiguous()
     adjusted = torch.empty(n, dtype=torch.float64)
     order = torch.empty(n, dtype=torch.int64)
     _core.siren(
@@ -124,18 +137,37 @@ def _siren(
         float(floor),
         adjusted.data_ptr(),
         order.data_ptr(),
+        0 if scores is None else scores.data_ptr(),
     )
     return adjusted, order
 
 
+def _with_diagonal(gram: Tensor, diagonal: Tensor) -> Tensor:
+    """The Gram matrix of the same directions with other squared norms (0 stays 0)."""
+    norms = gram.diagonal().sqrt()
+    factor = torch.where(norms > 0, diagonal.sqrt() / norms, 0.0)
+    scaled = gram * factor * factor.unsqueeze(1)
+    return torch.where(torch.eye(len(gram), dtype=torch.bool), diagonal, scaled)
+
+
 @_fake("siren")
-def _(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
+def _(gram, valid, floor, method, ridge, informativeness=None):
     n = gram.shape[0]
     return gram.new_empty(n), gram.new_empty(n, dtype=torch.int64)
 
 
 @_implement("siren", "CUDA")
-def _siren_cuda(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
+def _siren_cuda(
+    gram: Tensor,
+    valid: Tensor,
+    floor: Tensor,
+    method: str,
+    ridge: float,
+    informativeness: Tensor | None = None,
+):
+    if informativeness is not None:  # an ablation: not worth kernels of its own
+        inputs = (gram.cpu(), valid.cpu(), floor.cpu(), method, ridge, informativeness.cpu())
+        return tuple(r.to(gram.device) for r in _siren(*inputs))
     fits = method == "exact" or gram.shape[0] <= cuda.MAX_SAMPLES
     if cuda.BUILT and method in cuda.RULES and fits:
         return cuda.siren(gram, valid, floor, method, ridge)

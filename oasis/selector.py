@@ -220,6 +220,7 @@ class Selector(nn.Module):
         *,
         gram: Tensor | HeadGram | None = None,
         valid: Tensor | None = None,
+        scores: Tensor | None = None,
     ) -> Selection:
         """Select from one batch and advance the state.
 
@@ -228,6 +229,8 @@ class Selector(nn.Module):
                 (see `grad_gram`).
             gram: instead of grads, their Gram matrix [N, N], or the result of `head_gram`.
             valid: [N] bool, samples that may be selected; the others are left out of everything.
+            scores: [N] float64 >= 0, another measure of informativeness in place of the squared
+                norms; how samples overlap is still told from their gradients' cosines.
 
         Raises:
             TypeError, ValueError: naming the argument; with nonfinite="raise" also for samples
@@ -247,21 +250,26 @@ class Selector(nn.Module):
         if grads is None:  # ours need no check
             gram = check_gram(gram)
         n = gram.shape[0]
-        scores = gram.diagonal().clone()
+        norms = gram.diagonal()
+        measure = norms if scores is None else check_scores(scores, gram)
+        step, what = ops.siren_oris_, "gradients"
+        if scores is not None:
+            step, what = _measured, "gradients or scores"
+        scores = measure.clone()
         allowed = torch.ones(n, dtype=torch.bool, device=gram.device)
         if valid is not None:
             check_valid(valid, n)
             allowed = valid.to(gram.device)
         # Beyond the bound the variance of the scores would overflow, and never decay.
-        skipped = allowed & ~(scores < _LARGEST)
+        skipped = allowed & ~((scores < _LARGEST) & (norms < _LARGEST))
         if self.nonfinite == "raise" and skipped.any():
             raise ValueError(
-                f"{source}: the gradients of samples {skipped.nonzero().squeeze(1).tolist()} are "
+                f"{source}: the {what} of samples {skipped.nonzero().squeeze(1).tolist()} are "
                 f"not finite (or their squared norm exceeds {_LARGEST:g}); "
                 "use nonfinite='skip' to leave such samples out"
             )
         # A zero gradient has nothing to teach (docs/method.md 1.3).
-        usable = allowed & ~skipped & (scores > 0)
+        usable = allowed & ~skipped & (scores > 0) & (norms > 0)
         rule = check_rule(self.preset.siren, self.preset.ridge, int(usable.sum()), "siren")
         gram = torch.where(usable.unsqueeze(0) & usable.unsqueeze(1), gram, 0.0)
         if not torch.isfinite(gram).all():
@@ -270,7 +278,7 @@ class Selector(nn.Module):
 
         threshold = self.threshold.clone()
         p = self.preset
-        adjusted, order, relative, probability, mask = ops.siren_oris_(
+        adjusted, order, relative, probability, mask = step(
             gram,
             scores,
             usable,
@@ -320,6 +328,25 @@ class Selector(nn.Module):
             return torch.full_like(self.threshold, -torch.inf)
         slope = (a[high] - a[low]) / rise
         return a[low] + (self.threshold - z[low]) * slope
+
+
+def check_scores(scores: Tensor, gram: Tensor) -> Tensor:
+    """`scores` on the device of `gram` [N, N], or an error that names it."""
+    if not isinstance(scores, Tensor) or scores.dtype != torch.float64:
+        got = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise TypeError(f"scores: got {got}, expected a float64 tensor [{len(gram)}]")
+    if scores.shape != (len(gram),):
+        raise ValueError(f"scores: got shape {list(scores.shape)}, expected [{len(gram)}]")
+    if (scores < 0).any():
+        at = int((scores < 0).nonzero()[0])
+        raise ValueError(f"scores: got {float(scores[at]):g} at {at}, expected numbers >= 0")
+    return scores.detach().to(gram.device)
+
+
+def _measured(gram, scores, usable, floor, rule, ridge, *rest):
+    """`ops.siren_oris_` with scores that are not the diagonal of the Gram matrix."""
+    adjusted, order = ops.siren(gram, usable, floor, rule, ridge, scores)
+    return adjusted, order, *ops.oris_(scores, adjusted, usable, *rest)
 
 
 def select(

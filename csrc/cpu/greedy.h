@@ -7,12 +7,13 @@
 namespace oasis {
 namespace OASIS_ISA {
 
-// `join(a, m, picked)` updates adjusted[] of the samples left after sample a became the m-th pick.
+// `score` is the informativeness [n]. `join(a, m, picked)` updates adjusted[] of the samples left
+// after sample a became the m-th pick.
 template <typename Join>
-static int64_t greedy(const double* gram, int64_t n, double floor, double* adjusted, int64_t* order,
-                      Join join) {
+static int64_t greedy(const double* score, int64_t n, double floor, double* adjusted,
+                      int64_t* order, Join join) {
   bool* picked = static_cast<bool*>(calloc(size_t(n), 1));
-  for (int64_t i = 0; i < n; ++i) adjusted[i] = gram[i * n + i];
+  for (int64_t i = 0; i < n; ++i) adjusted[i] = score[i];
   int64_t m = 0;
   for (; m < n; ++m) {
     int64_t best = -1;
@@ -24,7 +25,7 @@ static int64_t greedy(const double* gram, int64_t n, double floor, double* adjus
     if (m + 1 < n) join(best, m, picked);
   }
   for (int64_t i = 0; i < n; ++i)  // stopped early: what was not picked keeps its raw score
-    if (!picked[i]) adjusted[i] = gram[i * n + i];
+    if (!picked[i]) adjusted[i] = score[i];
   free(picked);
   return m;
 }

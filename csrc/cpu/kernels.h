@@ -55,9 +55,11 @@ struct Kernels {
   const char* name;
   // Adds the Gram matrix to out [N, N] (float64); `wide` multiplies in float64 whatever the type.
   void (*gram)(const StridedSamples&, bool wide, double* out);
-  // order receives the picks; returns how many were made (all, or those above `floor`).
-  int64_t (*siren)(const double* gram, int64_t n, Rule, double ridge, double floor,
-                   double* adjusted, int64_t* order);
+  // score [n] is the informativeness, the diagonal of gram unless another measure takes its place
+  // (Rule::residual knows the diagonal alone). order receives the picks; returns how many were made
+  // (all, or those above `floor`).
+  int64_t (*siren)(const double* gram, const double* score, int64_t n, Rule, double ridge,
+                   double floor, double* adjusted, int64_t* order);
   void (*head_block)(const HeadBlock&, bool float64);
   void (*head_rescale)(void* products, void* gathers, const double* factor, int64_t tokens,
                        int64_t distinct, bool float64);

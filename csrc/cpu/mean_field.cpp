@@ -12,21 +12,28 @@ namespace OASIS_ISA {
 // The subset sums of `exact` with ||S_U||^2 replaced by its mean over the subsets of one size that
 // hold u (docs/method.md 2.2). The means come from sums over H that a pick updates in O(m). One
 // thread: 20 ms at N = 256, and 256 forks and joins would cost more where cores are shared.
-int64_t mean_field(const double* raw, int64_t n, double floor, double* adjusted, int64_t* order) {
-  double* gram = static_cast<double*>(malloc(size_t(n) * size_t(n + 3) * 8));
+int64_t mean_field(const double* raw, const double* raw_score, int64_t n, double floor,
+                   double* adjusted, int64_t* order) {
+  double* gram = static_cast<double*>(malloc(size_t(n) * size_t(n + 4) * 8));
   MeanFieldTable* table = static_cast<MeanFieldTable*>(malloc(sizeof(MeanFieldTable)));
   if (!gram || !table) {
     free(gram);
     free(table);
     return -1;
   }
-  double *row_sum = gram + n * n, *norm = row_sum + n, *w = norm + n;
-  double top = 0;
-  for (int64_t i = 0; i < n; ++i) top = raw[i * n + i] > top ? raw[i * n + i] : top;
+  double *row_sum = gram + n * n, *norm = row_sum + n, *w = norm + n, *score = w + n;
+  double largest = 0, top = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    largest = raw[i * n + i] > largest ? raw[i * n + i] : largest;
+    top = raw_score[i] > top ? raw_score[i] : top;
+  }
+  if (!(largest > 0)) largest = 1;
   if (!(top > 0)) top = 1;
-  for (int64_t i = 0; i < n * n; ++i) gram[i] = raw[i] / top;
+  for (int64_t i = 0; i < n * n; ++i) gram[i] = raw[i] / largest;
+  for (int64_t i = 0; i < n; ++i) score[i] = raw_score[i] / top;
   for (int64_t i = 0; i < n; ++i) norm[i] = ::sqrt(gram[i * n + i]);
-  double scores = 0, norms = 0, pairs = 0;  // over H: of K_vv, of ||g_v||, of K_vv' (v != v')
+  // Over H: of I_v, K_vv, ||g_v||, and of K_vv' (v != v').
+  double scores = 0, squares = 0, norms = 0, pairs = 0;
   table->start();
   const auto join = [&](int64_t a, int64_t m, const bool* picked) {
     row_sum[m] = 0;  // of K_uv over v in H \ {u}, u the m-th pick
@@ -34,18 +41,20 @@ int64_t mean_field(const double* raw, int64_t n, double floor, double* adjusted,
       row_sum[u] += gram[order[u] * n + a];
       row_sum[m] += gram[order[u] * n + a];
     }
-    scores += gram[a * n + a];
+    scores += score[a];
+    squares += gram[a * n + a];
     norms += norm[a];
     pairs += 2 * row_sum[m];
     if (m) table->advance();
     for (int64_t u = 0; u <= m; ++u) {
       MeanField f{};
-      f.square = f.score = gram[order[u] * n + order[u]];
+      f.score = score[order[u]];
+      f.square = gram[order[u] * n + order[u]];
       f.norm = norm[order[u]];
       if (m) {
         f.mean = (scores - f.score) / double(m);
         f.mean_norm = (norms - f.norm) / double(m);
-        f.linear = f.mean + 2 * row_sum[u] / double(m);
+        f.linear = (squares - f.square) / double(m) + 2 * row_sum[u] / double(m);
       }
       if (m > 1) f.quadratic = (pairs - 2 * row_sum[u]) / (double(m) * double(m - 1));
       mean_field_bound(f, int(m));
@@ -55,12 +64,12 @@ int64_t mean_field(const double* raw, int64_t n, double floor, double* adjusted,
       if (picked[i]) continue;
       double overlap = 0;
       for (int64_t u = 0; u <= m; ++u) overlap += w[u] * gram[order[u] * n + i];
-      adjusted[i] = gram[i * n + i] + (norm[i] > 0 ? overlap / norm[i] : 0.0);
+      adjusted[i] = score[i] + (norm[i] > 0 ? overlap / norm[i] : 0.0);
     }
   };
-  const int64_t picks = greedy(gram, n, floor / top, adjusted, order, join);
+  const int64_t picks = greedy(score, n, floor / top, adjusted, order, join);
   for (int64_t m = 0; m < picks; ++m) w[m] = adjusted[order[m]] * top;
-  for (int64_t i = 0; i < n; ++i) adjusted[i] = raw[i * n + i];
+  for (int64_t i = 0; i < n; ++i) adjusted[i] = raw_score[i];
   for (int64_t m = 0; m < picks; ++m) adjusted[order[m]] = w[m];
   free(gram);
   free(table);

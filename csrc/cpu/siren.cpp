@@ -9,7 +9,8 @@
 namespace oasis {
 namespace OASIS_ISA {
 
-int64_t mean_field(const double* gram, int64_t n, double floor, double* adjusted, int64_t* order);
+int64_t mean_field(const double* gram, const double* score, int64_t n, double floor,
+                   double* adjusted, int64_t* order);
 
 namespace {
 
@@ -160,9 +161,10 @@ void extend(Subsets& t, const Coefficients& c, const double* inner_with_a, doubl
   ++t.m;
 }
 
-// Works on the Gram matrix over its largest diagonal entry: no overflow at any scale of gradients,
-// and copies of the largest gradient come out as exactly zero.
-int64_t exact(const double* raw, int64_t n, double floor, double* adjusted, int64_t* order) {
+// Works on the Gram matrix over its largest diagonal entry, and on the scores over the largest: no
+// overflow at any scale of gradients, and copies of the largest gradient come out as exactly zero.
+int64_t exact(const double* raw, const double* raw_score, int64_t n, double floor, double* adjusted,
+              int64_t* order) {
   static const Coefficients coefficients;
   Subsets table(n);
   double* gram = static_cast<double*>(malloc(size_t(n) * size_t(n) * 8));
@@ -170,56 +172,61 @@ int64_t exact(const double* raw, int64_t n, double floor, double* adjusted, int6
     free(gram);
     return -1;
   }
-  double top = 0;
-  for (int64_t i = 0; i < n; ++i) top = raw[i * n + i] > top ? raw[i * n + i] : top;
+  double largest = 0, top = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    largest = raw[i * n + i] > largest ? raw[i * n + i] : largest;
+    top = raw_score[i] > top ? raw_score[i] : top;
+  }
+  if (!(largest > 0)) largest = 1;
   if (!(top > 0)) top = 1;
-  for (int64_t i = 0; i < n * n; ++i) gram[i] = raw[i] / top;
-  double w[kMaxExact], inner[kMaxExact], inverse_norm[kMaxExact];
+  for (int64_t i = 0; i < n * n; ++i) gram[i] = raw[i] / largest;
+  double w[kMaxExact], inner[kMaxExact], inverse_norm[kMaxExact], score[kMaxExact];
+  for (int64_t i = 0; i < n; ++i) score[i] = raw_score[i] / top;
   for (int64_t i = 0; i < n; ++i)
     inverse_norm[i] = gram[i * n + i] > 0 ? 1 / ::sqrt(gram[i * n + i]) : 0;
   const auto join = [&](int64_t a, int64_t m, const bool* picked) {
     for (int64_t u = 0; u < m; ++u) inner[u] = gram[order[u] * n + a];
-    const double score = gram[a * n + a], norm = ::sqrt(score);
+    const double norm = ::sqrt(gram[a * n + a]);
     if (m + 2 < n)
-      extend<true>(table, coefficients, inner, score, norm, w);
+      extend<true>(table, coefficients, inner, score[a], norm, w);
     else
-      extend<false>(table, coefficients, inner, score, norm, w);
+      extend<false>(table, coefficients, inner, score[a], norm, w);
     for (int64_t i = 0; i < n; ++i) {
       if (picked[i]) continue;
       double overlap = 0;
       for (int64_t u = 0; u <= m; ++u) overlap += w[u] * gram[order[u] * n + i];
-      adjusted[i] = gram[i * n + i] + inverse_norm[i] * overlap;
+      adjusted[i] = score[i] + inverse_norm[i] * overlap;
     }
   };
-  const int64_t picks = greedy(gram, n, floor / top, adjusted, order, join);
+  const int64_t picks = greedy(score, n, floor / top, adjusted, order, join);
   double scores[kMaxExact];
   for (int64_t m = 0; m < picks; ++m) scores[m] = adjusted[order[m]] * top;
-  for (int64_t i = 0; i < n; ++i) adjusted[i] = raw[i * n + i];
+  for (int64_t i = 0; i < n; ++i) adjusted[i] = raw_score[i];
   for (int64_t m = 0; m < picks; ++m) adjusted[order[m]] = scores[m];
   free(gram);
   return picks;
 }
 
-int64_t pairwise(const double* gram, int64_t n, double floor, double* adjusted, int64_t* order) {
-  return greedy(gram, n, floor, adjusted, order, [&](int64_t a, int64_t, const bool* picked) {
-    const double score = gram[a * n + a];
+int64_t pairwise(const double* gram, const double* score, int64_t n, double floor, double* adjusted,
+                 int64_t* order) {
+  return greedy(score, n, floor, adjusted, order, [&](int64_t a, int64_t, const bool* picked) {
     for (int64_t i = 0; i < n; ++i) {
-      const double norms = ::sqrt(gram[i * n + i] * score);
-      if (!picked[i] && norms > 0) adjusted[i] -= gram[a * n + i] / norms * score;
+      const double norms = ::sqrt(gram[i * n + i] * gram[a * n + a]);
+      if (!picked[i] && norms > 0) adjusted[i] -= gram[a * n + i] / norms * score[a];
     }
   });
 }
 
 // Pivoted Cholesky: the Schur complement's diagonal is what H does not span (docs/method.md 2.3).
-int64_t residual(const double* gram, int64_t n, double ridge, double floor, double* adjusted,
-                 int64_t* order) {
+int64_t residual(const double* gram, const double* score, int64_t n, double ridge, double floor,
+                 double* adjusted, int64_t* order) {
   double* factor = static_cast<double*>(malloc(size_t(n) * size_t(n) * 8));  // row m: pick m
   if (!factor) return -1;
   double lambda = 0;
   for (int64_t i = 0; i < n; ++i) lambda += gram[i * n + i];
   lambda *= ridge / double(n);
   const int64_t picks =
-      greedy(gram, n, floor, adjusted, order, [&](int64_t a, int64_t m, const bool* picked) {
+      greedy(score, n, floor, adjusted, order, [&](int64_t a, int64_t m, const bool* picked) {
         const double pivot = adjusted[a] + lambda;
         double* row = factor + m * n;
         // A pivot lost in rounding spans nothing new.
@@ -244,19 +251,19 @@ int64_t residual(const double* gram, int64_t n, double ridge, double floor, doub
 
 }  // namespace
 
-int64_t siren(const double* gram, int64_t n, Rule rule, double ridge, double floor,
-              double* adjusted, int64_t* order) {
+int64_t siren(const double* gram, const double* score, int64_t n, Rule rule, double ridge,
+              double floor, double* adjusted, int64_t* order) {
   switch (rule) {
     case Rule::exact:
-      return exact(gram, n, floor, adjusted, order);
+      return exact(gram, score, n, floor, adjusted, order);
     case Rule::mean_field:
-      return mean_field(gram, n, floor, adjusted, order);
+      return mean_field(gram, score, n, floor, adjusted, order);
     case Rule::pairwise:
-      return pairwise(gram, n, floor, adjusted, order);
+      return pairwise(gram, score, n, floor, adjusted, order);
     case Rule::residual:
-      return residual(gram, n, ridge, floor, adjusted, order);
+      return residual(gram, score, n, ridge, floor, adjusted, order);
     default:
-      return greedy(gram, n, floor, adjusted, order, [](int64_t, int64_t, const bool*) {});
+      return greedy(score, n, floor, adjusted, order, [](int64_t, int64_t, const bool*) {});
   }
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 from oasis import Selection, Selector
 
 from .base import Signals
+from .metrics import METRICS, check_metric, informativeness
 
 
 class Oasis:
@@ -20,13 +21,15 @@ class Oasis:
         seed: seed of the selector's own generator.
         nonfinite: "skip" (default here, since one bad sample should not end a training run: it is
             left out and counted) or "raise" (default of `oasis.Selector`).
+        metric: what counts as informative (the paper's metric table): "fisher" (the squared norm
+            of the last-layer gradient), or in its place "loss", "perplexity", "entropy", "el2n";
+            redundancy is told from the gradients' cosines in any case.
         selector: an `oasis.Selector` to use; it is set to `nonfinite` and otherwise left as it is,
-            and the other arguments are not looked at.
+            and of the other arguments only `metric` is looked at.
         options: passed to `oasis.Selector` (preset, beta, scale, siren, ridge, draw, ...).
     """
 
     name = "oasis"
-    needs = frozenset({"gram"})
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class Oasis:
         seed: int = 0,
         *,
         nonfinite: str = "skip",
+        metric: str = "fisher",
         selector: Selector | None = None,
         **options: Any,
     ):
@@ -42,16 +46,21 @@ class Oasis:
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
         selector.nonfinite = nonfinite
+        self.metric = check_metric(metric)
+        self.needs = frozenset({"gram", METRICS[metric]})
         self.selector = selector
         self._size = 1
 
     def observe(self, signals: Signals) -> Selection:
         if signals.gram is None:
             raise ValueError("signals.gram: got None, the policy 'oasis' needs it")
+        scores = None
+        if self.metric != "fisher":
+            scores = informativeness(signals, self.metric, self.name)
         valid = None if signals.tokens is None else signals.tokens > 0
         if self.selector.statistics.device != signals.gram.device:
             self.selector.to(signals.gram.device)
-        selection = self.selector.select(gram=signals.gram, valid=valid)
+        selection = self.selector.select(gram=signals.gram, valid=valid, scores=scores)
         self._size = signals.num_samples
         return selection
 
