@@ -20,12 +20,12 @@ from .valid import finite_rows
 
 
 def embed(features: Tensor) -> Tensor:
-    """[n, layers, D] to [n, layers x D] of unit length: tanh, unit length per layer, side by side."""
+    """[n, layers x D] of unit length, of [n, layers, D]: tanh, then each layer to one length."""
     return F.normalize(F.normalize(features.float().tanh(), dim=2).flatten(1), dim=1)
 
 
 class Coincide:
-    """Rule: more from clusters that transfer to others and are not dense; inside, cover the cluster.
+    """Rule: more from clusters that transfer to others and are not dense; inside, cover them.
 
     Source: Lee et al. 2024, "Concept-skill transferability-based data selection for large
     vision-language models" (COINCIDE). Original: spherical k-means (K = 10,000) over the data set

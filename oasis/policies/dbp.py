@@ -81,9 +81,7 @@ class DBP:
         self.pool = Pool(check_count("pool", pool, 1))
 
     def observe(self, signals: Signals) -> Selection:
-        rows, skipped, (features, entropy) = finite_rows(
-            self.name, signals, "features", "entropy"
-        )
+        rows, skipped, (features, entropy) = finite_rows(self.name, signals, "features", "entropy")
         count, n = self.budget.take(len(rows)), len(rows)
         if n == 0:
             return outcome(signals, rows, skipped)

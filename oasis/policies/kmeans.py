@@ -12,6 +12,9 @@ from torch import Tensor
 
 from oasis.checks import check_count
 
+FORGET = 0.99  # per batch, of what a center has had: the model moves, and so do its features
+REASSIGN = 0.05  # of the largest cluster's share, below which a center is put elsewhere
+
 
 def check_warmup(clusters: int, warmup: int | None) -> int:
     """`warmup`, or 4 x `clusters` where it is None; ValueError where it is below `clusters`."""
@@ -76,6 +79,7 @@ class RunningKMeans:
             return
         x = self.points(x).contiguous()
         if self._model is not None:
+            self._model._counts *= FORGET
             self._model.partial_fit(x.numpy())
         else:
             self._seen.append(x)
@@ -110,6 +114,7 @@ class RunningKMeans:
             self.clusters,
             init=centers,
             n_init=1,
+            reassignment_ratio=REASSIGN,
             batch_size=self.clusters,  # how far a batch counts towards putting centers elsewhere
             random_state=np.random.RandomState(self.seed % 2**32),
         ).partial_fit(points)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 IGNORE = -100
+WEIGHT = "selection_weight"  # key of the rows' loss weights [N], where a selection has them
 
 
 def targets(labels: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from .rehearsal import Rehearsal
 from .sample_grads import SampleGradients
 from .scoring import Head, forward_parameters, inspect_head, unwrap
 from .signals import compute
-from .subbatch import dummy, take, targets
+from .subbatch import WEIGHT, dummy, take, targets
 
 logger = logging.get_logger(__name__)
 
@@ -144,14 +144,33 @@ class SelectionMixin:
                 f"expected ({signals.num_samples},) of torch.bool"
             )
         rows = mask.nonzero().flatten()
+        weight = self._weight(selection, mask)
         if len(rows):
             chosen = take(batch, rows, left=self._can_trim_left)
+            if weight is not None:
+                chosen[WEIGHT] = weight[rows].to(chosen["labels"].device)
         else:
             # NaN activations would turn the zero gradients of a dummy into NaN.
             usable = (~selection.skipped).nonzero().flatten().tolist()
             chosen = dummy(batch, usable[0] if usable else 0)
         self._account(selection, signals, task, time.perf_counter() - start)
         return chosen
+
+    def _weight(self, selection: Selection, mask: torch.Tensor) -> torch.Tensor | None:
+        """Loss weights [N] of the candidates on the CPU, or None for a plain sum."""
+        if selection.weight is None:
+            return None
+        weight = selection.weight.detach().cpu().float()
+        if weight.shape != mask.shape or not (weight[mask].isfinite() & (weight[mask] >= 0)).all():
+            raise ValueError(
+                f"policy {self.policy.name!r}: got weights {tuple(weight.shape)}, expected "
+                f"{tuple(mask.shape)}, finite and >= 0 for the selected samples"
+            )
+        if self.compute_loss_func is not None:
+            raise ValueError(
+                f"policy {self.policy.name!r} weighs samples, which compute_loss_func cannot see"
+            )
+        return weight
 
     def _inspect(self, batch: dict) -> None:
         # Not through DDP: ranks may look at different numbers of rows, and DDP syncs buffers.
@@ -197,8 +216,9 @@ class SelectionMixin:
     # ---- loss ----
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Summed cross-entropy over the label tokens / their number in the whole step (on all
-        processes, with `average_tokens_across_devices`, times the number of those).
+        """Summed cross-entropy over the label tokens, each times the weight of its sample where
+        the selection has weights, / their number in the whole step (on all processes, with
+        `average_tokens_across_devices`, times the number of those).
         """
         if self.compute_loss_func is not None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
