@@ -1,6 +1,9 @@
 """Selection methods behind one protocol: `create(name)`, or `register` one of your own."""
 
+from .adapt_inf import AdaptInf
 from .base import SIGNALS, Budget, Policy, Signals, create, names, register, unscored
+from .coincide import Coincide
+from .dbp import DBP
 from .divbs import DivBS
 from .full import Full
 from .gradnorm import GradNorm
@@ -8,6 +11,8 @@ from .greats import Greats
 from .infobatch import InfoBatch
 from .oasis import Oasis
 from .random import Random
+from .selfsup import SelfSup
+from .tive import Tive
 from .vanilla import Vanilla
 
 register("full", Full)
@@ -18,10 +23,18 @@ register("gradnorm", GradNorm)
 register("infobatch", InfoBatch)
 register("divbs", DivBS)
 register("greats", Greats)
+register("selfsup", SelfSup)
+register("coincide", Coincide)
+register("dbp", DBP)
+register("tive", Tive)
+register("adapt_inf", AdaptInf)
 
 __all__ = [
+    "DBP",
     "SIGNALS",
+    "AdaptInf",
     "Budget",
+    "Coincide",
     "DivBS",
     "Full",
     "GradNorm",
@@ -30,7 +43,9 @@ __all__ = [
     "Oasis",
     "Policy",
     "Random",
+    "SelfSup",
     "Signals",
+    "Tive",
     "Vanilla",
     "create",
     "names",

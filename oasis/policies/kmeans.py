@@ -1,0 +1,152 @@
+"""Mini-batch k-means that runs along with a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from oasis.checks import check_count
+
+FORGET = 0.99  # per batch, of what a center has had: the model moves, and so do its features
+REASSIGN = 0.05  # of the largest cluster's share, below which a center is put elsewhere
+
+
+def check_warmup(clusters: int, warmup: int | None) -> int:
+    """`warmup`, or 4 x `clusters` where it is None; ValueError where it is below `clusters`."""
+    check_count("clusters", clusters, 1, bits=31)
+    return 4 * clusters if warmup is None else check_count("warmup", warmup, clusters, bits=31)
+
+
+class RunningKMeans:
+    """Clusters of all points seen so far (Sculley 2010: scikit-learn's MiniBatchKMeans).
+
+    Until `warmup` points have been seen there is one cluster, around their mean. Then k-means is
+    run on those, and every further batch moves the centers, with a step of 1 / (points a center has
+    had); centers with less than 1 % of the points of the largest are put on points of a batch, so
+    that new tasks find centers. Its random generator is its own.
+
+    Args:
+        clusters: K.
+        warmup: points to see before there are K clusters, >= K; None is 4 K.
+        seed: of the generator.
+        spherical: points and centers have unit length, so nearest is most similar by cosine.
+    """
+
+    def __init__(
+        self, clusters: int, warmup: int | None = None, seed: int = 0, *, spherical: bool = False
+    ):
+        self.warmup = check_warmup(clusters, warmup)
+        try:
+            import sklearn.cluster  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "the policies that cluster need scikit-learn: pip install 'oasis-select[train]'"
+            ) from error
+        self.clusters = clusters
+        self.seed = seed
+        self.spherical = spherical
+        self._seen: list[Tensor] = []  # the points of the warm-up
+        self._model = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the warm-up is over."""
+        return self._model is not None
+
+    @property
+    def centers(self) -> Tensor:
+        """[K, D] float32; before the end of the warm-up [1, D], [0, 0] before any point."""
+        if self._model is not None:
+            return torch.from_numpy(self._model.cluster_centers_)
+        if not self._seen:
+            return torch.empty(0, 0)
+        mean = torch.cat(self._seen).mean(dim=0, keepdim=True)
+        return F.normalize(mean, dim=1) if self.spherical else mean
+
+    def points(self, x: Tensor) -> Tensor:
+        """`x` [n, D] as the clusters see it: float32, of unit length where spherical."""
+        x = x.detach().to("cpu", torch.float32)
+        return F.normalize(x, dim=1) if self.spherical else x
+
+    def update(self, x: Tensor) -> None:
+        """Take in the points [n, D]."""
+        if len(x) == 0:
+            return
+        x = self.points(x).contiguous()
+        if self._model is not None:
+            self._model._counts *= FORGET
+            self._model.partial_fit(x.numpy())
+        else:
+            self._seen.append(x)
+            if sum(map(len, self._seen)) < self.warmup:
+                return
+            self._start(torch.cat(self._seen).numpy())
+            self._seen = []
+        if self.spherical:
+            centers = torch.from_numpy(self._model.cluster_centers_)
+            self._model.cluster_centers_ = F.normalize(centers, dim=1).numpy()
+
+    def assign(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Nearest center [n] int64 and the Euclidean distance [n] to it, of the points [n, D]."""
+        distances = torch.cdist(
+            self.points(x), self.centers, compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        distance, label = distances.min(dim=1)
+        return label, distance
+
+    def _start(self, points: np.ndarray) -> None:
+        """Whole k-means on the points, the result of which the mini-batches go on from."""
+        from sklearn.cluster import k_means
+
+        seed = self.seed % 2**32
+        centers = k_means(points, self.clusters, n_init=4, random_state=seed)[0]
+        self._model = self._from(centers.astype(np.float32), points)
+
+    def _from(self, centers: np.ndarray, points: np.ndarray):
+        from sklearn.cluster import MiniBatchKMeans
+
+        return MiniBatchKMeans(
+            self.clusters,
+            init=centers,
+            n_init=1,
+            reassignment_ratio=REASSIGN,
+            batch_size=self.clusters,  # how far a batch counts towards putting centers elsewhere
+            random_state=np.random.RandomState(self.seed % 2**32),
+        ).partial_fit(points)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers that `load_state_dict` goes on from, bit for bit."""
+        if self._model is None:
+            return {"seen": torch.cat(self._seen) if self._seen else None, "model": None}
+        model = self._model
+        _, key, position, has_gauss, gauss = model._random_state.get_state()
+        return {
+            "seen": None,
+            "model": {
+                "centers": torch.from_numpy(model.cluster_centers_.copy()),
+                "counts": torch.from_numpy(model._counts.copy()),
+                "since_reassignment": int(model._n_since_last_reassign),
+                "steps": int(model.n_steps_),
+                "random": torch.from_numpy(key.astype(np.int64)),
+                "random_rest": [int(position), int(has_gauss), float(gauss)],
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        seen, model = state["seen"], state["model"]
+        self._seen, self._model = [] if seen is None else [seen.cpu().clone()], None
+        if model is None:
+            return
+        centers = model["centers"].cpu().numpy()
+        self._model = self._from(centers, centers)  # a step that makes all attributes, then undone
+        self._model.cluster_centers_ = centers.copy()
+        self._model._counts = model["counts"].cpu().numpy().copy()
+        self._model._n_since_last_reassign = model["since_reassignment"]
+        self._model.n_steps_ = model["steps"]
+        key = model["random"].cpu().numpy().astype(np.uint32)
+        self._model._random_state.set_state(("MT19937", key, *model["random_rest"]))
