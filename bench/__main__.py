@@ -22,6 +22,7 @@ NAMES = (
     "head_overhead",
     "head_regimes",
     "scoring",
+    "multimodal",
 )
 ON_A_RUN = ("readings", "redundancy")
 

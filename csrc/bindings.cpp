@@ -115,7 +115,7 @@ double mean_field_sum(double score, double mean, double square, double linear, d
 }
 
 OrisConfig oris_config(double ratio, double beta, const std::string& scale, const std::string& draw,
-                       int64_t warmup, bool current, double gain, double integral_gain) {
+                       int64_t warmup, bool current, double gain, double slack) {
   OrisConfig config{};
   config.ratio = ratio;
   config.beta = beta;
@@ -129,17 +129,15 @@ OrisConfig oris_config(double ratio, double beta, const std::string& scale, cons
   config.warmup = warmup;
   config.current = current;
   config.gain = gain;
-  config.integral_gain = integral_gain;
+  config.slack = slack;
   return config;
 }
 
 int64_t oris_step(Address informativeness, Address adjusted, Address valid, int64_t n,
                   Address statistics, Address counters, double ratio, double beta,
                   const std::string& scale, const std::string& draw, int64_t warmup, bool current,
-                  double gain, double integral_gain, Address relative, Address probability,
-                  Address mask) {
-  const OrisConfig config =
-      oris_config(ratio, beta, scale, draw, warmup, current, gain, integral_gain);
+                  double gain, double slack, Address relative, Address probability, Address mask) {
+  const OrisConfig config = oris_config(ratio, beta, scale, draw, warmup, current, gain, slack);
   return oris(at<const double>(informativeness), at<const double>(adjusted), at<const bool>(valid),
               n, config, at<double>(statistics), at<int64_t>(counters), at<double>(relative),
               at<double>(probability), at<bool>(mask));

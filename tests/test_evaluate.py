@@ -18,6 +18,7 @@ def tokenizer():
     return tiny_text.tokenizer()
 
 
+@torch.no_grad()
 def one_by_one(model, tokenizer, task) -> float:
     """The literal definition: sum of log-probabilities of the choice's tokens, row by row."""
     hits = 0
@@ -43,6 +44,26 @@ def test_equals_the_plain_loop(tokenizer, choices, batch_size):
         got = choice_accuracy(model, tokenizer, task, batch_size)
         with torch.no_grad():
             assert got == one_by_one(model, tokenizer, task)
+
+
+def test_macro_accuracy_and_the_first_examples(tokenizer):
+    task = tiny_text.task("colours", ("red", "green", "blue"), test=24)
+    model = tiny_text.model(seed=1)
+    part = Task(task.name, task.choices, [], task.test[:11])
+    by_answer = {}
+    for example in part.test:
+        alone = Task(task.name, task.choices, [], [example])
+        by_answer.setdefault(example.answer, []).append(one_by_one(model, tokenizer, alone))
+    assert len({len(group) for group in by_answer.values()}) > 1  # else macro is micro
+    expected = sum(sum(group) / len(group) for group in by_answer.values()) / len(by_answer)
+    got = choice_accuracy(model, tokenizer, task, held_out=11, average="macro")
+    assert got == pytest.approx(expected, abs=1e-12)
+    with torch.no_grad():
+        assert choice_accuracy(model, tokenizer, task, held_out=11) == one_by_one(
+            model, tokenizer, part
+        )
+    with pytest.raises(ValueError, match="average: got 'mean'"):
+        choice_accuracy(model, tokenizer, task, average="mean")
 
 
 def test_training_mode_is_put_back(tokenizer):

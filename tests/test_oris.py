@@ -31,7 +31,7 @@ class Stream:
     def step(self, informativeness, adjusted=None, valid=None, **options):
         options = {
             **{"beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1},
-            **{"current": False, "gain": 0.0, "integral_gain": 0.0},
+            **{"current": False, "gain": 0.0, "slack": 0.0},
             **options,
         }
         adjusted = informativeness if adjusted is None else adjusted

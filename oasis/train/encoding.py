@@ -51,7 +51,8 @@ def encode(
 class Collator:
     """Pad a list of encoded examples to one batch of LongTensors.
 
-    Gives `input_ids`, `attention_mask`, `labels` [N, T], and `task` [N] where the items carry it.
+    Gives `input_ids`, `attention_mask`, `labels` [N, T], and `task` and `item` [N] where the items
+    carry them.
 
     Args:
         pad_token_id (int): Written to padded positions of `input_ids` (masked, and -100 in
@@ -83,6 +84,7 @@ class Collator:
             "attention_mask": self._pad([[1] * len(row) for row in ids], 0),
             "labels": self._pad([item["labels"] for item in items], IGNORED),
         }
-        if all("task" in item for item in items):
-            batch["task"] = torch.tensor([item["task"] for item in items], dtype=torch.long)
+        for name in ("task", "item"):
+            if all(name in item for item in items):
+                batch[name] = torch.tensor([item[name] for item in items], dtype=torch.long)
         return batch

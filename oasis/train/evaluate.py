@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from oasis.train.encoding import IGNORED, Collator, answer_ids, encode
+from oasis.train.scoring import head_hook, head_parameters, unwrap
 from oasis.train.tasks import Task
 
 
@@ -19,22 +19,28 @@ def choice_accuracy(
     batch_size: int = 32,
     *,
     max_length: int = 128,
+    held_out: int | None = None,
+    average: str = "micro",
 ) -> float:
-    """Share of `task.test` whose likeliest choice is the answer.
+    """Share of `task.test` (its first `held_out`; None: all) whose likeliest choice is the answer.
 
+    `average` "macro" takes that share for each answer that occurs, and the mean over those.
     Where the choices differ in their first token, one forward on the prompt ranks them by that
     token's probability. Otherwise each choice is scored by the summed log-probability of its
     tokens. Prompts go in batches of similar length. The model's training mode is put back.
     """
+    if average not in ("micro", "macro"):
+        raise ValueError(f"average: got {average!r}, expected 'micro' or 'macro'")
+    examples = task.test[:held_out]
     choices = [answer_ids(choice, tokenizer) for choice in task.choices]
     right = {choice: index for index, choice in enumerate(task.choices)}
-    for example in task.test:
+    for example in examples:
         if example.answer not in right:
             raise ValueError(
                 f"task {task.name!r}: answer {example.answer!r} is not among {task.choices}"
             )
     prompts = []
-    for example in task.test:
+    for example in examples:
         encoded = encode(example, tokenizer, max_length)
         length = encoded["labels"].count(IGNORED)
         prompts.append(encoded["input_ids"][:length])
@@ -49,20 +55,34 @@ def choice_accuracy(
                 best = _by_likelihood(model, tokenizer, prompts, choices, batch_size)
     finally:
         model.train(training)
-    hits = sum(
-        right[example.answer] == choice for example, choice in zip(task.test, best, strict=True)
-    )
-    return hits / len(task.test)
+    hits: dict[str, list[bool]] = {}
+    for example, choice in zip(examples, best, strict=True):
+        group = example.answer if average == "macro" else ""
+        hits.setdefault(group, []).append(right[example.answer] == choice)
+    return sum(sum(group) / len(group) for group in hits.values()) / len(hits)
 
 
 def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
-    """Index of the likeliest choice per prompt, by the logits at the prompt's last token."""
+    """Index of the likeliest choice per prompt, by the logits at the prompt's last token.
+
+    Only the rows of the head that belong to the choices are multiplied with. What a model does to
+    its logits afterwards (scale, soft cap) rises with them and leaves their order alone.
+    """
     best = [0] * len(prompts)
     collate = Collator(pad_id(tokenizer), "left")
-    keep = {"logits_to_keep": 1} if _accepts(model, "logits_to_keep") else {}
+    weight, bias = head_parameters(unwrap(model).get_output_embeddings())
+    weight, bias = weight[first], None if bias is None else bias[first]
+    logits = None
+
+    def only_choices(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        nonlocal logits
+        logits = torch.nn.functional.linear(hidden[:, -1].to(weight.dtype), weight, bias)
+        return hidden[:1, -1:]
+
     for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
         batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
-        logits = _logits(model, batch, **keep)[:, -1, first]
+        with head_hook(model, only_choices):
+            _logits(model, batch)
         for row, choice in zip(rows, logits.argmax(dim=1).tolist(), strict=True):
             best[row] = choice
     return best
@@ -90,16 +110,10 @@ def _by_likelihood(model, tokenizer, prompts, choices, batch_size) -> list[int]:
     return scores.view(len(prompts), len(choices)).argmax(1).tolist()
 
 
-def _logits(model, batch, **keep) -> torch.Tensor:
+def _logits(model, batch) -> torch.Tensor:
     device = next(model.parameters()).device
     ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
-    return model(input_ids=ids, attention_mask=mask, use_cache=False, **keep).logits
-
-
-def _accepts(model: torch.nn.Module, argument: str) -> bool:
-    # A PEFT wrapper's forward takes anything; what counts is the model inside.
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return argument in inspect.signature(inner.forward).parameters
+    return model(input_ids=ids, attention_mask=mask, use_cache=False).logits
 
 
 def _bucketed(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:

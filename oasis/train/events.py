@@ -63,12 +63,17 @@ def statistics(policy: Policy) -> dict[str, float]:
 
 
 def selection_event(
-    selection: Selection, signals: Signals, task: Tensor | None, known: dict[str, float]
+    selection: Selection,
+    signals: Signals,
+    task: Tensor | None,
+    item: Tensor | None,
+    known: dict[str, float],
 ) -> dict:
     """One candidate batch; `known` is what `statistics` of the policy said after it."""
     return {
         "type": "selection",
         "task": None if task is None else task.tolist(),
+        "item": None if item is None else item.tolist(),
         "selected": selection.mask.tolist(),
         "informativeness": _numbers(selection.informativeness),
         "relative": _numbers(selection.relative),

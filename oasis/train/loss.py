@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .scoring import check_length, head_hook, model_inputs
-from .subbatch import targets
+from .subbatch import WEIGHT, targets
 
 
 def summed_cross_entropy(
@@ -23,7 +23,8 @@ def summed_cross_entropy(
     gather: bool = True,
     label_smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor, Any]:
-    """Forward `batch` and sum the cross-entropy over its label tokens (0-d tensor, nats).
+    """Forward `batch` and sum the cross-entropy over its label tokens (0-d tensor, nats), each
+    token times its row's factor where the batch has `WEIGHT` [N].
 
     With `gather`, logits are computed at the positions that predict a label and nowhere else, and
     the model's output holds those, [1, T, V]; otherwise all of them, [N, L, V].
@@ -51,5 +52,11 @@ def summed_cross_entropy(
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     wanted = labels.roll(-1, dims=1)[where]
-    loss = F.cross_entropy(logits, wanted, reduction="sum", label_smoothing=label_smoothing)
+    weight = batch.get(WEIGHT)
+    if weight is None:
+        loss = F.cross_entropy(logits, wanted, reduction="sum", label_smoothing=label_smoothing)
+    else:
+        losses = F.cross_entropy(logits, wanted, reduction="none", label_smoothing=label_smoothing)
+        row = where.nonzero()[:, 0]  # in the order in which a mask takes its entries
+        loss = (losses * weight.to(losses)[row]).sum()
     return loss, where.sum(), output

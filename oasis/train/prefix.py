@@ -7,9 +7,13 @@ whole run: for every draw from the memory, every evaluation, and every policy th
 from __future__ import annotations
 
 import copy
+import hashlib
+from pathlib import Path
 
 import torch
 from torch import nn
+
+from oasis.train.hidden_store import HiddenStore, fingerprint
 
 
 class FrozenPrefix(nn.Module):
@@ -17,15 +21,23 @@ class FrozenPrefix(nn.Module):
 
     A row's states are looked up by its ids without the padding on the left; rows not met before
     go through the lower blocks (a causal model: what comes later in a row has no influence). Kept
-    in memory on the model's device: T x D numbers a text.
+    in memory on the model's device, T x D numbers a text, and where a `store` is given also on
+    disk, for other processes and later runs.
     """
 
-    def __init__(self, lower: nn.Module, pad_token_id: int, batch_size: int = 32) -> None:
+    def __init__(
+        self,
+        lower: nn.Module,
+        pad_token_id: int,
+        batch_size: int = 32,
+        store: HiddenStore | None = None,
+    ) -> None:
         super().__init__()
         # In a list, lest it be a submodule: adapters and checkpoints must not see it.
         self._lower = [lower]
         self.pad_token_id = pad_token_id
         self.batch_size = batch_size
+        self.store = store
         self.states: dict[bytes, torch.Tensor] = {}
 
     @property
@@ -45,12 +57,25 @@ class FrozenPrefix(nn.Module):
             for key, row in zip(keys, rows, strict=True)
             if len(row) and key not in self.states
         }
+        if missing and self.store is not None:
+            missing = self._load(missing)
         self._compute(missing)
         out = self.weight.new_zeros(len(rows), length, self.weight.shape[1])
         for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
             if len(row):
                 out[index, length - len(row) :] = self.states[key]
         return out
+
+    def _load(self, missing: dict[bytes, torch.Tensor]) -> dict[bytes, torch.Tensor]:
+        """Take from the store what it has; returns what is still missing."""
+        self.store.refresh()
+        device = self.weight.device
+        for key in list(missing):
+            found = self.store.get(_name(key))
+            if found is not None:
+                self.states[key] = found.to(device)
+                del missing[key]
+        return missing
 
     @torch.no_grad()
     def _compute(self, missing: dict[bytes, torch.Tensor]) -> None:
@@ -64,6 +89,12 @@ class FrozenPrefix(nn.Module):
             hidden = self._lower[0](input_ids=ids.to(self.weight.device), use_cache=False)[0]
             for index, key in enumerate(keys):
                 self.states[key] = hidden[index, : len(missing[key])].clone()
+        if missing and self.store is not None:
+            self.store.put({_name(key): self.states[key] for key in missing})
+
+
+def _name(key: bytes) -> str:
+    return hashlib.blake2b(key, digest_size=16).hexdigest()
 
 
 class Skip(nn.Module):
@@ -74,8 +105,13 @@ class Skip(nn.Module):
         return hidden_states
 
 
-def freeze_below(model: nn.Module, blocks: int, pad_token_id: int) -> FrozenPrefix:
+def freeze_below(
+    model: nn.Module, blocks: int, pad_token_id: int, folder: str | Path | None = None
+) -> FrozenPrefix:
     """Change `model` in place: its lowest `blocks` blocks become a `FrozenPrefix`.
+
+    With a `folder`, hidden states are also kept there on disk, under a name made of the weights
+    they come from.
 
     For decoder-only models laid out as Llama is (`model.model` with `embed_tokens`, `layers`,
     `norm`), padded on the left or not at all. The change is checked on a random row: ValueError
@@ -105,6 +141,9 @@ def freeze_below(model: nn.Module, blocks: int, pad_token_id: int) -> FrozenPref
         after = model(input_ids=probe, use_cache=False).logits
     model.train(training)
     prefix.states.clear()
+    if folder is not None:
+        name = fingerprint(prefix._lower[0], model.config.to_json_string(use_diff=False))
+        prefix.store = HiddenStore(Path(folder) / name)
     if not torch.allclose(before, after, rtol=0, atol=1e-2 * float(before.abs().max())):
         backbone.embed_tokens, backbone.layers = embedding, layers
         raise ValueError(

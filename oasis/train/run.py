@@ -26,7 +26,17 @@ from oasis.train.workspace import Workspace
 
 EVENTS, CONFIG, OFFSET = "events.jsonl", "config.yaml", "events_offset.json"
 # Settings that a resumed run may change without becoming another run.
-FREE = {"name", "out", "resume", "stop_after", "save_steps", "logging_steps", "device"}
+FREE = {
+    "name",
+    "out",
+    "label",
+    "cache_folder",
+    "resume",
+    "stop_after",
+    "save_steps",
+    "logging_steps",
+    "device",
+}
 
 
 @dataclass
@@ -80,8 +90,11 @@ class Boundaries(TrainerCallback):
     def evaluate(self, model: nn.Module, step: int, after_task: int) -> None:
         seen = slice(None) if self.config.evaluate == "all" else slice(after_task + 1)
         start = time.perf_counter()
+        last = after_task == len(self.boundaries) - 1
+        held_out = None if last else self.config.boundary_held_out
         accuracy = {
-            task.name: self.workspace.accuracy(model, task) for task in self.workspace.tasks[seen]
+            task.name: self.workspace.accuracy(model, task, held_out)
+            for task in self.workspace.tasks[seen]
         }
         seconds = time.perf_counter() - start
         self.log.write(_evaluation(step, after_task, accuracy, seconds))
@@ -147,6 +160,7 @@ def run(
                 {
                     "type": "start",
                     "policy": config.policy,
+                    "label": config.label or config.policy,
                     "ratio": ratio,
                     "seed": config.seed,
                     "tasks": config.tasks,
@@ -222,7 +236,7 @@ def _arguments(
         max_steps=steps,
         per_device_train_batch_size=config.batch_size,
         learning_rate=config.learning_rate,
-        lr_scheduler_type="cosine",
+        lr_scheduler_type=config.lr_schedule,
         warmup_steps=config.warmup_steps,
         weight_decay=0.0,
         optim="adamw_torch",

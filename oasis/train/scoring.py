@@ -150,6 +150,25 @@ def model_inputs(model: nn.Module, batch: dict) -> dict:
     return {**inputs, "use_cache": False} if "use_cache" in known else inputs
 
 
+def head_scores(module: nn.Module, hidden: Tensor, labels: Tensor, head: Head) -> oasis.HeadGram:
+    """Gram matrix of last-layer gradients, loss, entropy and EL2N of N rows, from what enters the
+    output head `module`: `hidden` [N, L, D], `labels` [N, L].
+    """
+    weight, bias = head_parameters(module)
+    rows, columns = targets(labels).nonzero(as_tuple=True)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return oasis.head_gram(
+            hidden[rows, columns].to(weight.dtype),
+            weight,
+            labels[rows, columns + 1],
+            rows,
+            num_samples=len(labels),
+            bias=bias,
+            scale=head.scale,
+            softcap=head.softcap,
+        )
+
+
 def score(model: nn.Module, batch: dict, head: Head) -> oasis.HeadGram:
     """Gram matrix of last-layer gradients, loss, entropy and EL2N of the N rows of `batch`.
 
@@ -160,26 +179,11 @@ def score(model: nn.Module, batch: dict, head: Head) -> oasis.HeadGram:
     """
     if head.error is not None:
         raise ValueError(head.error)
-    labels = batch["labels"]
-    rows, columns = targets(labels).nonzero(as_tuple=True)
     scores: list[oasis.HeadGram] = []
 
     def capture(module: nn.Module, hidden: Tensor) -> Tensor:
-        check_length(hidden, labels)
-        weight, bias = head_parameters(module)
-        with torch.autocast(hidden.device.type, enabled=False):
-            scores.append(
-                oasis.head_gram(
-                    hidden[rows, columns].to(weight.dtype),
-                    weight,
-                    labels[rows, columns + 1],
-                    rows,
-                    num_samples=len(labels),
-                    bias=bias,
-                    scale=head.scale,
-                    softcap=head.softcap,
-                )
-            )
+        check_length(hidden, batch["labels"])
+        scores.append(head_scores(module, hidden, batch["labels"], head))
         return hidden[:, :0]
 
     with evaluating(model), head_hook(model, capture):

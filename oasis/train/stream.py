@@ -24,7 +24,7 @@ class MemoryStream(IterableDataset):
 
     Args:
         tasks (sequence of sequences of dicts): Encoded examples of each task, in the order of
-            arrival. "task" (its index) is added.
+            arrival. "task" (its index) is added where an item has none.
         batch_size (int): Candidates per batch, default 16.
         iterations_per_sample (float): Batches per arrival, default 0.125.
         capacity (int or None): Of the memory; None (default) keeps everything.
@@ -50,7 +50,7 @@ class MemoryStream(IterableDataset):
                 f"iterations_per_sample: got {iterations_per_sample}, expected more than 0"
             )
         self.tasks = [
-            [{**item, "task": index} for item in task] for index, task in enumerate(tasks)
+            [{"task": index, **item} for item in task] for index, task in enumerate(tasks)
         ]
         self.batch_size = batch_size
         # Exact arithmetic: 0.1 per arrival is a batch every 10 arrivals, without drift.

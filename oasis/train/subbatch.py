@@ -9,7 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .images import image_rows
+
 IGNORE = -100
+WEIGHT = "selection_weight"  # key of the rows' loss weights [N], where a selection has them
 
 
 def targets(labels: Tensor) -> Tensor:
@@ -30,19 +33,29 @@ def take(batch: dict, rows: Tensor | list[int], *, left: bool = False) -> dict:
     as a plain step on the same rows would count it. Without an `attention_mask` nothing is known
     of padding and nothing is dropped.
 
+    With "num_images" (`images.count_images`) the rows' own images come along; where they have none,
+    the image tensors are left out, as models want it.
+
     Raises:
         ValueError: a tensor of which dimension 0 is not the samples.
     """
     num, length = batch["labels"].shape
     index = torch.as_tensor(rows, dtype=torch.int64)
+    images = image_rows(batch, index)
     for key, value in batch.items():
+        if key in images:
+            continue
         if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[0] != num:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
                 f"batch[{key!r}]: got {got}, expected a tensor with the {num} samples in "
                 "dimension 0, so that rows can be selected"
             )
-    rows_of = {key: value[index.to(value.device)] for key, value in batch.items()}
+    rows_of = {}
+    for key, value in batch.items():
+        kept = images.get(key, index)
+        if key not in images or len(kept):
+            rows_of[key] = value[kept.to(value.device)]
     rows_of["labels"][:, 0] = IGNORE  # nothing predicts it; some counts include it
     mask = rows_of.get("attention_mask")
     if mask is None or mask.shape != rows_of["labels"].shape or len(index) == 0:
@@ -55,7 +68,9 @@ def take(batch: dict, rows: Tensor | list[int], *, left: bool = False) -> dict:
     if first > 0 and (rows_of["labels"][:, first] != IGNORE).any():
         first -= 1
     cut = {
-        key: value[:, first:end] if value.ndim == 2 and value.shape[1] == length else value
+        key: value[:, first:end]
+        if value.ndim == 2 and value.shape[1] == length and key not in images
+        else value
         for key, value in rows_of.items()
     }
     if left and first > 0 and "position_ids" not in cut:
@@ -69,10 +84,10 @@ def dummy(batch: dict, row: int) -> dict:
     backward calls take place on every rank, and all gradients come out zero. Where all tensors are
     one number per token, one attended token of the row is enough.
     """
-    labels = batch["labels"]
     out = take(batch, [row])
-    length = out["labels"].shape[1]
-    if all(value.ndim == 1 or value.shape[1:] == labels.shape[1:] for value in batch.values()):
+    labels = out["labels"]
+    length = labels.shape[1]
+    if all(value.ndim == 1 or value.shape == labels.shape for value in out.values()):
         attended = out["attention_mask"][0] if "attention_mask" in out else torch.ones(length)
         column = int(attended.ne(0).to(torch.int8).argmax())
         out = {k: v[:, column : column + 1] if v.ndim == 2 else v for k, v in out.items()}

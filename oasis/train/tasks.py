@@ -9,7 +9,11 @@ ranks them.
 from __future__ import annotations
 
 import csv
+import email
+import html
 import io
+import itertools
+import json
 import random
 import re
 from collections.abc import Callable
@@ -80,6 +84,85 @@ def _tab(member: str, label: str, text: str) -> list[tuple[str, str]]:
     rows = _rows(content.decode("utf-8"), "\t")
     label_at, text_at = rows[0].index(label), rows[0].index(text)
     return [(row[text_at], row[label_at]) for row in rows[3:] if len(row) == len(rows[0])]
+
+
+def _spam() -> tuple[Pairs, Pairs]:
+    names = [
+        name
+        for name in assets.members("spam-assassin", "package/data/")
+        if re.search(r"/(easy-ham|hard-ham|spam)-\d/.*\.json$", name)
+    ]
+    pairs = []
+    for content in assets.read("spam-assassin", names):
+        mail = json.loads(content)
+        answer = "spam" if mail["group"].startswith("spam") else "normal"
+        pairs.append((_mail_text(mail["text"]), answer))
+    return pairs, []
+
+
+def _mail_text(raw: str) -> str:
+    """Subject and first text of a mail, tags and the list's own marks left out."""
+    mail = email.message_from_string(raw)
+    subject = re.sub(r"\[[^\]]*\]|^\s*re:", " ", str(mail["subject"] or ""), flags=re.IGNORECASE)
+    parts = [part for part in mail.walk() if part.get_content_maintype() == "text"]
+    body = (parts[0].get_payload(decode=True) or b"") if parts else b""
+    text = re.sub(r"(?s)<(style|script|!--).*?(</\1>|-->)|<[^>]*>", " ", body.decode("latin-1"))
+    return f"{subject}. {html.unescape(text)}"
+
+
+# Lexicographer files of WordNet 3.0 (lexnames.5WN) whose name is one plain word.
+NOUNS = {
+    "04": "act",
+    "05": "animal",
+    "06": "artifact",
+    "07": "attribute",
+    "08": "body",
+    "09": "cognition",
+    "10": "communication",
+    "11": "event",
+    "12": "feeling",
+    "13": "food",
+    "14": "group",
+    "15": "location",
+    "17": "object",
+    "18": "person",
+    "19": "phenomenon",
+    "20": "plant",
+    "21": "possession",
+    "23": "quantity",
+    "26": "state",
+    "27": "substance",
+    "28": "time",
+}
+VERBS = {
+    "29": "body",
+    "30": "change",
+    "31": "cognition",
+    "32": "communication",
+    "33": "competition",
+    "34": "consumption",
+    "35": "contact",
+    "36": "creation",
+    "37": "emotion",
+    "38": "motion",
+    "39": "perception",
+    "40": "possession",
+    "41": "social",
+    "42": "state",
+    "43": "weather",
+}
+
+
+def _wordnet(part: str, answer: dict[str, str]) -> Pairs:
+    """(gloss, category) pairs of WordNet's "noun" or "verb" file."""
+    (content,) = assets.read("wordnet", [f"./usr/share/wordnet/data.{part}"])
+    pairs = []
+    for line in content.decode("utf-8").splitlines():
+        entry, bar, gloss = line.partition(" | ")
+        if bar and not line.startswith(" "):
+            # Examples of use, in quotes, name the word that is asked for.
+            pairs.append((gloss.split('; "')[0], entry.split()[1]))
+    return _labelled(pairs, answer)
 
 
 def _labelled(pairs: Pairs, answer: dict[str, str]) -> Pairs:
@@ -155,6 +238,17 @@ SOURCES = {
         tuple(TWEETS.values()),
         _orange("election-tweets-2016", "Author", "Content", TWEETS),
     ),
+    "spam": Source("Mail: {}\nKind:", ("normal", "spam"), _spam),
+    "nouns": Source(
+        "Noun meaning: {}\nCategory:",
+        tuple(NOUNS.values()),
+        lambda: (_wordnet("noun", NOUNS), []),
+    ),
+    "verbs": Source(
+        "Verb meaning: {}\nCategory:",
+        tuple(VERBS.values()),
+        lambda: (_wordnet("verb", VERBS), []),
+    ),
     "friends": Source(
         "Line: {}\nSpeaker:",
         tuple(FRIENDS.values()),
@@ -183,12 +277,15 @@ def load(
     test: int | None = None,
     words: int = 36,
     seed: int = 0,
+    balanced: bool = False,
 ) -> Task:
     """The task `name` (a key of `SOURCES`) with `train` arrivals and `test` held-out examples.
 
     None takes all there are (without official test pairs: a fifth is held out). Held-out examples
-    do not depend on `train`. Texts that are the same after the cut are kept once, so that no
-    held-out text is trained on. ValueError where the task is unknown or has fewer examples.
+    do not depend on `train`; `balanced` ones take a class after the other in turn, as long as there
+    are any, so that every beginning of the list is balanced too. Texts that are the same after the
+    cut are kept once, so that no held-out text is trained on. ValueError where the task is
+    unknown or has fewer examples.
     """
     if name not in SOURCES:
         raise ValueError(f"task: got {name!r}, expected one of {', '.join(sorted(SOURCES))}")
@@ -202,13 +299,28 @@ def load(
     generator.shuffle(arrivals)
     if not held:
         size = len(arrivals) // 5 if test is None else test
+        if balanced:
+            arrivals = _in_turn(arrivals)
         held_out, arrivals = arrivals[:size], arrivals[size:]
+        if balanced:
+            generator.shuffle(arrivals)
+    elif balanced:
+        held_out = _in_turn(held_out)
     for argument, asked, there in (("train", train, arrivals), ("test", test, held_out)):
         if asked is not None and not 1 <= asked <= len(there):
             raise ValueError(
                 f"{argument}: got {asked} examples of task {name!r}, expected 1 to {len(there)}"
             )
     return Task(name, source.choices, arrivals[:train], held_out[:test])
+
+
+def _in_turn(examples: list[Example]) -> list[Example]:
+    """One example of each answer after the other; answers that run out are passed over."""
+    by_answer: dict[str, list[Example]] = {}
+    for example in examples:
+        by_answer.setdefault(example.answer, []).append(example)
+    rounds = itertools.zip_longest(*(by_answer[answer] for answer in sorted(by_answer)))
+    return [example for turn in rounds for example in turn if example is not None]
 
 
 def _examples(source: Source, pairs: Pairs, words: int, seen: set[str]) -> list[Example]:

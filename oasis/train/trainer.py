@@ -17,9 +17,13 @@ from oasis import Selection, Selector, policies
 
 from .callbacks import SelectionHooks, SelectionProgress
 from .events import Counts, StepState, selection_event, statistics
+from .images import COUNTS, count_images
 from .loss import summed_cross_entropy
-from .scoring import Head, forward_parameters, inspect_head, score, unwrap
-from .subbatch import dummy, take, targets
+from .rehearsal import Rehearsal
+from .sample_grads import SampleGradients
+from .scoring import Head, forward_parameters, inspect_head, unwrap
+from .signals import compute
+from .subbatch import WEIGHT, dummy, take, targets
 
 logger = logging.get_logger(__name__)
 
@@ -29,8 +33,9 @@ class SelectionMixin:
 
     Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
     language model; batches are dicts of tensors with `input_ids`, `labels` (unshifted, -100 where
-    nothing is predicted) and usually `attention_mask`; an optional "task" [N] (int64) is logged.
-    Keys that the model's `forward` does not take are dropped.
+    nothing is predicted) and usually `attention_mask`; "task" and "item" [N] (int64) are logged.
+    Keys that the model's `forward` does not take are dropped. Images may lie one behind another
+    (`pixel_values` of LLaVA or Qwen-VL): see docs/multimodal.md.
 
     Args:
         policy: a policy, an `oasis.Selector`, or the name of a policy (default "oasis").
@@ -88,6 +93,10 @@ class SelectionMixin:
         self._on_event = on_event
         self._step = StepState()
         self._head: Head | None = None
+        self._grads = SampleGradients()
+        self._rehearsal = None
+        if "validation" in needs:
+            self._rehearsal = Rehearsal(seed=self.args.seed + self.args.process_index)
         # `compute_loss` divides by num_items_in_batch itself, whatever the model does with it.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self._loss_shifts_labels = True
@@ -118,12 +127,13 @@ class SelectionMixin:
             raise ValueError(f"batch: got keys {sorted(batch)}, expected 'labels' among them")
         start = time.perf_counter()
         batch = self._prepare_inputs(batch)
-        task = batch.get("task")
-        known = forward_parameters(self.model) | {"labels"}
+        task, item = batch.get("task"), batch.get("item")
+        known = forward_parameters(self.model) | {"labels", COUNTS}
         batch = {key: value for key, value in batch.items() if key in known and value is not None}
+        batch = count_images(batch, unwrap(self.model).config)
         if self._head is None or not self._head.verified:
             self._inspect(batch)
-        signals = self._signals(batch)
+        signals = self._signals(batch, task)
         selection = self.policy.observe(signals)
         if not isinstance(selection, Selection):
             raise TypeError(
@@ -137,14 +147,34 @@ class SelectionMixin:
                 f"expected ({signals.num_samples},) of torch.bool"
             )
         rows = mask.nonzero().flatten()
+        weight = self._weight(selection, mask)
         if len(rows):
             chosen = take(batch, rows, left=self._can_trim_left)
+            if weight is not None:
+                chosen[WEIGHT] = weight[rows].to(chosen["labels"].device)
         else:
             # NaN activations would turn the zero gradients of a dummy into NaN.
             usable = (~selection.skipped).nonzero().flatten().tolist()
             chosen = dummy(batch, usable[0] if usable else 0)
-        self._account(selection, signals, task, time.perf_counter() - start)
+        chosen.pop(COUNTS, None)
+        self._account(selection, signals, task, item, time.perf_counter() - start)
         return chosen
+
+    def _weight(self, selection: Selection, mask: torch.Tensor) -> torch.Tensor | None:
+        """Loss weights [N] of the candidates on the CPU, or None for a plain sum."""
+        if selection.weight is None:
+            return None
+        weight = selection.weight.detach().cpu().float()
+        if weight.shape != mask.shape or not (weight[mask].isfinite() & (weight[mask] >= 0)).all():
+            raise ValueError(
+                f"policy {self.policy.name!r}: got weights {tuple(weight.shape)}, expected "
+                f"{tuple(mask.shape)}, finite and >= 0 for the selected samples"
+            )
+        if self.compute_loss_func is not None:
+            raise ValueError(
+                f"policy {self.policy.name!r} weighs samples, which compute_loss_func cannot see"
+            )
+        return weight
 
     def _inspect(self, batch: dict) -> None:
         # Not through DDP: ranks may look at different numbers of rows, and DDP syncs buffers.
@@ -169,20 +199,30 @@ class SelectionMixin:
             and "position_ids" in forward_parameters(self.model)
         )
 
-    def _signals(self, batch: dict) -> policies.Signals:
-        labels = batch["labels"]
-        tokens = targets(labels).sum(dim=1)
-        if not self.policy.needs:
-            return policies.Signals(len(labels), tokens=tokens)
-        known = score(self.model_wrapped, batch, self._head)
-        wanted = {name: getattr(known, name) for name in self.policy.needs}
-        return policies.Signals(len(labels), tokens=tokens, **wanted)
+    def _signals(self, batch: dict, task: torch.Tensor | None) -> policies.Signals:
+        labels, needs = batch["labels"], frozenset(self.policy.needs)
+        free = {"tokens": targets(labels).sum(dim=1), "task": task}
+        if not needs:
+            return policies.Signals(len(labels), **free)
+        scored = batch
+        if self._rehearsal is not None:
+            config = self.model.config
+            text = config.get_text_config() if hasattr(config, "get_text_config") else config
+            scored = self._rehearsal.beside(
+                batch,
+                getattr(self.policy, "validation", 8),
+                pad_token_id=getattr(text, "pad_token_id", None) or 0,
+                rotary=self._can_trim_left,
+            )
+        known = compute(self.model_wrapped, scored, self._head, needs, len(labels), self._grads)
+        return policies.Signals(len(labels), **free, **known)
 
     # ---- loss ----
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Summed cross-entropy over the label tokens / their number in the whole step (on all
-        processes, with `average_tokens_across_devices`, times the number of those).
+        """Summed cross-entropy over the label tokens, each times the weight of its sample where
+        the selection has weights, / their number in the whole step (on all processes, with
+        `average_tokens_across_devices`, times the number of those).
         """
         if self.compute_loss_func is not None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -205,7 +245,7 @@ class SelectionMixin:
 
     # ---- accounts ----
 
-    def _account(self, selection, signals, task, seconds: float) -> None:
+    def _account(self, selection, signals, task, item, seconds: float) -> None:
         self.selection_counts.add(selection, signals)
         counts = self.selection_counts
         if counts.batches == 8 and counts.candidates == 0:
@@ -217,7 +257,7 @@ class SelectionMixin:
         if task is not None:
             self._step.tasks.update(task.tolist())
         if self._on_event is not None:
-            event = selection_event(selection, signals, task, statistics(self.policy))
+            event = selection_event(selection, signals, task, item, statistics(self.policy))
             event["batch"] = self.selection_counts.batches - 1
             event["step"] = self.state.global_step + 1
             event["seconds"] = seconds
@@ -252,6 +292,8 @@ class SelectionMixin:
             "policy": dict(self.policy.state_dict()),
             "counts": asdict(self.selection_counts),
         }
+        if self._rehearsal is not None:
+            state["rehearsal"] = self._rehearsal.state_dict()
         torch.save(state, self._state_file(output_dir))
 
     def _inner_training_loop(
@@ -277,11 +319,14 @@ class SelectionMixin:
         self.policy.load_state_dict(state["policy"])
         for name, value in state["counts"].items():
             setattr(self.selection_counts, name, value)
+        if self._rehearsal is not None and "rehearsal" in state:
+            self._rehearsal.load_state_dict(state["rehearsal"])
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        if "task" not in self._signature_columns:
-            self._signature_columns.append("task")
+        for name in ("task", "item"):
+            if name not in self._signature_columns:
+                self._signature_columns.append(name)
 
 
 class SelectionTrainer(SelectionMixin, Trainer):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -14,13 +17,15 @@ from oasis.train.config import RunConfig
 from oasis.train.encoding import Collator, encode
 from oasis.train.evaluate import choice_accuracy, pad_id
 from oasis.train.prefix import FrozenPrefix, freeze_below
+from oasis.train.repeats import with_repeats
 from oasis.train.stream import MemoryStream
-from oasis.train.tasks import Task
+from oasis.train.tasks import Example, Task
 
 # Settings that a workspace is built from; runs that share one must agree on them.
 SHARED = (
-    *("tasks", "arrivals", "held_out", "words", "max_length", "seed", "model"),
-    *("lora_layers", "cache_frozen", "device", "dtype", "eval_batch_size"),
+    *("tasks", "arrivals", "repeats", "off_task", "off_task_share", "data_seed", "words"),
+    *("held_out", "boundary_held_out", "accuracy", "max_length", "eval_batch_size", "model"),
+    *("lora_layers", "cache_frozen", "cache_folder", "device", "dtype"),
 )
 
 
@@ -56,14 +61,23 @@ class Workspace:
         self.tokenizer = tokenizer
         self.base = model
         self.collator = Collator(pad_id(tokenizer), "left")
+        streams = [task.train for task in self.tasks]
+        if config.off_task is not None:
+            streams = [*streams, _off_task(config)]
+        numbers = itertools.count()
         self.encoded = [
-            [encode(example, tokenizer, config.max_length) for example in task.train]
-            for task in self.tasks
+            [
+                {**encode(example, tokenizer, config.max_length), "item": next(numbers)}
+                for example in examples
+            ]
+            for examples in streams
         ]
         self.prefix: FrozenPrefix | None = None
         total = model.config.get_text_config().num_hidden_layers
         if config.cache_frozen and config.lora_layers < total:
-            self.prefix = freeze_below(model, total - config.lora_layers, pad_id(tokenizer))
+            self.prefix = freeze_below(
+                model, total - config.lora_layers, pad_id(tokenizer), config.cache_folder
+            )
         self._zero_shot: dict[str, float] = {}
         self.zero_shot_seconds = 0.0
 
@@ -75,23 +89,37 @@ class Workspace:
                 raise ValueError(f"workspace: has {name}={ours!r}, but the run has {theirs!r}")
 
     def stream(self, config: RunConfig) -> MemoryStream:
-        """The stream of candidate batches of a run."""
+        """The stream of candidate batches of a run; `config.seed` decides the order of arrival."""
+        generator = random.Random(f"arrivals/{config.seed}")
+        arrivals = [list(items) for items in self.encoded[: len(self.tasks)]]
+        # Rows of no task carry the task -1. They come in between all along the stream.
+        others = [{**item, "task": -1} for items in self.encoded[len(arrivals) :] for item in items]
+        generator.shuffle(others)
+        ends = [
+            len(others) * sum(map(len, arrivals[:k])) // sum(map(len, arrivals))
+            for k in range(len(arrivals) + 1)
+        ]
+        for items, start, end in zip(arrivals, ends, ends[1:], strict=False):
+            items += others[start:end]
+            generator.shuffle(items)
         return MemoryStream(
-            self.encoded,
+            arrivals,
             batch_size=config.batch_size,
             iterations_per_sample=config.iterations_per_sample,
             capacity=config.memory,
             seed=config.seed,
         )
 
-    def accuracy(self, model: nn.Module, task: Task) -> float:
-        """Held-out accuracy of `model` on one task."""
+    def accuracy(self, model: nn.Module, task: Task, held_out: int | None = None) -> float:
+        """Accuracy of `model` on the first `held_out` (None: all) held-out examples of a task."""
         return choice_accuracy(
             model,
             self.tokenizer,
             task,
             self.config.eval_batch_size,
             max_length=self.config.max_length,
+            held_out=held_out,
+            average=self.config.accuracy,
         )
 
     def zero_shots(self) -> Iterator[tuple[str, float]]:
@@ -99,7 +127,9 @@ class Workspace:
         for task in self.tasks:
             if task.name not in self._zero_shot:
                 start = time.perf_counter()
-                self._zero_shot[task.name] = self.accuracy(self.base, task)
+                self._zero_shot[task.name] = self.accuracy(
+                    self.base, task, self.config.boundary_held_out
+                )
                 self.zero_shot_seconds += time.perf_counter() - start
             yield task.name, self._zero_shot[task.name]
 
@@ -114,10 +144,9 @@ class Workspace:
         """
         if self.prefix is None:
             return
-        items = sorted(
-            (item for task in self.encoded for item in task),
-            key=lambda item: len(item["input_ids"]),
-        )
+        # Repeats come once.
+        texts = {tuple(item["input_ids"]): item for task in self.encoded for item in task}
+        items = [texts[ids] for ids in sorted(texts, key=len)]
         for start in range(0, len(items), 32):
             ids = self.collator(items[start : start + 32])["input_ids"]
             self.prefix(ids.to(self.device))
@@ -125,9 +154,25 @@ class Workspace:
 
 
 def _load_tasks(config: RunConfig) -> list[Task]:
-    return [
-        task_sources.load(
-            name, train=arrivals, test=config.held_out, words=config.words, seed=config.seed
+    tasks = []
+    for name, arrivals in zip(config.tasks, config.arrivals_per_task, strict=True):
+        repeats = int(arrivals * config.repeats)
+        task = task_sources.load(
+            name,
+            train=arrivals - repeats,
+            test=config.held_out,
+            words=config.words,
+            seed=config.data_seed,
+            balanced=config.accuracy == "macro",
         )
-        for name, arrivals in zip(config.tasks, config.arrivals_per_task, strict=True)
-    ]
+        train = with_repeats(task.train, repeats, f"{name}/{config.data_seed}")
+        tasks.append(replace(task, train=train))
+    return tasks
+
+
+def _off_task(config: RunConfig) -> list[Example]:
+    count = round(sum(config.arrivals_per_task) * config.off_task_share)
+    source = task_sources.load(
+        config.off_task, train=count, test=1, words=config.words, seed=config.data_seed
+    )
+    return source.train

@@ -199,8 +199,8 @@ def oris_results(n):
     )
 
 
-def oris_options(ratio, beta, scale, draw, warmup, current, gain, integral_gain):
+def oris_options(ratio, beta, scale, draw, warmup, current, gain, slack):
     return (
         (SCALES[scale], DRAWS[draw], warmup, current),
-        (ratio, beta, gain, integral_gain),
+        (ratio, beta, gain, slack),
     )

@@ -96,7 +96,7 @@ void options(const Request& r, size_t i, size_t b, oasis::cuda::Oris* o) {
   o->config.ratio = r.doubles.at(1);
   o->config.beta = r.doubles.at(2);
   o->config.gain = r.doubles.at(3);
-  o->config.integral_gain = r.doubles.at(4);
+  o->config.slack = r.doubles.at(4);
   o->statistics = r.buffer<double>(b);
   o->counters = r.buffer<int64_t>(b + 1);
   o->relative = r.buffer<double>(b + 2);

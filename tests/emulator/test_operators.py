@@ -70,7 +70,7 @@ class Launchers:
     def _oris(self, k):
         n = k["n"]
         integers = (SCALES[k["scale"]], DRAWS[k["draw"]], k["warmup"], k["current"])
-        doubles = [k[name] for name in ("ratio", "beta", "gain", "integral_gain")]
+        doubles = [k[name] for name in ("ratio", "beta", "gain", "slack")]
         sizes = {
             "statistics": _core.STATISTICS * 8,
             "counters": _core.COUNTERS * 8,
@@ -160,7 +160,7 @@ def test_select_equals_the_cpu(launchers, device, shared, n, method, generator):
         gram, valid = grads @ grads.T, torch.rand(n, generator=generator) < 0.9
         floor = torch.tensor(-torch.inf, dtype=torch.float64)
         arguments = (gram, gram.diagonal(), valid, floor, method, 0.0)
-        options = (0.25, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.integral_gain)
+        options = (0.25, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.slack)
         want = ops.siren_oris_(*arguments, theirs.statistics, theirs.counters, *options)
         got = cuda.siren_oris_(*arguments, ours.statistics, ours.counters, *options)
         for g, w in zip(got, want, strict=True):

@@ -13,7 +13,7 @@ SCALES = ["sample", "batch", "raw", "within"]
 DRAWS = ["bernoulli", "shared", "systematic"]
 PLAIN = {
     "ratio": 0.25, "beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1,
-    "current": False, "gain": 0.0, "integral_gain": 0.0,
+    "current": False, "gain": 0.0, "slack": 0.0,
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_vectors(device, scale):
 def test_a_stream_equals_the_cpu(device, scale, draw, warmup, current, generator):
     ours, theirs = state(seed=2**40 + 5), state(seed=2**40 + 5)
     options = {**PLAIN, "scale": scale, "draw": draw, "warmup": warmup, "current": current}
-    options |= {"gain": 0.1, "integral_gain": 0.005}
+    options |= {"gain": 0.1, "slack": 0.005}
     for n in (8, 3, 1, 16, 17, 300, 5):
         raw = torch.rand(n, generator=generator, dtype=torch.float64) * 7
         adjusted = raw - torch.rand(n, generator=generator, dtype=torch.float64)
@@ -72,7 +72,7 @@ def test_a_stream_equals_the_cpu(device, scale, draw, warmup, current, generator
 @pytest.mark.parametrize("draw", DRAWS)
 def test_one_launch_equals_two(device, method, draw, generator):
     ours, theirs = state(seed=9), state(seed=9)
-    options = {**PLAIN, "scale": "within", "draw": draw, "gain": 0.1, "integral_gain": 0.005}
+    options = {**PLAIN, "scale": "within", "draw": draw, "gain": 0.1, "slack": 0.005}
     for n in (*range(1, 17), 16):
         grads = torch.randn(n, 20, generator=generator, dtype=torch.float64)
         grads[n // 2] = grads[0]
@@ -101,7 +101,7 @@ def test_one_launch_is_refused_where_it_does_not_fit(device):
 
 def test_threads(tsan, generator):
     for draw in DRAWS:
-        options = {**PLAIN, "draw": draw, "gain": 0.1, "integral_gain": 0.005}
+        options = {**PLAIN, "draw": draw, "gain": 0.1, "slack": 0.005}
         raw = torch.rand(40, generator=generator, dtype=torch.float64)
         tsan.oris(raw, raw, torch.ones(40).bool(), *state(), **options)
         for method in ("exact", "residual"):

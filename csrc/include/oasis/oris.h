@@ -21,10 +21,10 @@ struct OrisConfig {
   double beta;   // weight of the newest batch in the running statistics
   Scale scale;   // what divides A - mean
   Draw draw;
-  int64_t warmup;        // batches normalised by their own statistics
-  bool current;          // normalise with the statistics after this batch (preset "released")
-  double gain;           // proportional gain of the threshold steering; 0 = fixed threshold
-  double integral_gain;  // gain on the accumulated surplus
+  int64_t warmup;  // batches normalised by their own statistics
+  bool current;    // normalise with the statistics after this batch (preset "released")
+  double gain;     // of the threshold steering; 0 = fixed threshold
+  double slack;    // share of the budget that may stay unspent; 0 = neither cap nor floor
 };
 
 struct Moments {
@@ -68,13 +68,36 @@ OASIS_HD inline double deviation(const Moments& m, Scale scale, int64_t n) {
   }
 }
 
+// The budget of a stream, in samples (docs/method.md 4.1).
+struct Budget {
+  double due;    // ratio x candidates: the cap on what has been selected
+  double unit;   // share of a mean batch, of 16 candidates at least
+  double width;  // how far below the cap the stream may be; not less than the 2 samples that keep
+                 // a whole number between floor and cap
+};
+
+OASIS_HD inline Budget budget_of(const OrisConfig& config, int64_t candidates, int64_t batches) {
+  const double due = config.ratio * double(candidates);
+  const double unit = config.ratio * std::fmax(double(candidates) / double(batches), 16.0);
+  const double seen = due / unit;
+  // A short stream may spend the slack of a longer one, or informative batches would find nothing
+  // to draw on: of 1,250 batches from the 193rd on, 3 % of the budget after 200.
+  const double lent = std::fmin(90 * std::sqrt(seen), 1250.0);
+  return {due, unit, std::fmax(2.0, config.slack * unit * std::fmax(seen, lent))};
+}
+
+OASIS_HD inline int64_t clamp(double x, int64_t low, int64_t high) {
+  return x < double(low) ? low : x > double(high) ? high : int64_t(x);
+}
+
 // What one batch is judged by; nothing has been written yet.
 struct OrisStep {
   Moments after;           // the running statistics that this batch leaves
   double mean, deviation;  // z = (A - mean) / deviation
   double threshold, common;
   uint64_t seed, offset;
-  int64_t count;  // valid samples
+  int64_t count;        // valid samples
+  int64_t drawn, keep;  // samples drawn, and how many the budget lets stand
 };
 
 OASIS_HD inline void oris_begin(const double* informativeness, const double* adjusted,
@@ -112,6 +135,10 @@ OASIS_HD inline void oris_begin(const double* informativeness, const double* adj
   step->common = uniform(step->seed, step->offset);
 }
 
+OASIS_HD inline double oris_probability(const OrisStep& step, double relative) {
+  return 1.0 / (1.0 + std::exp(step.threshold - relative));
+}
+
 // Sample i alone. Systematic draws need the probabilities before it and are made by oris_end.
 OASIS_HD inline void oris_judge(const OrisStep& step, Draw draw, bool valid, double adjusted,
                                 int64_t i, double* relative, double* probability, bool* mask) {
@@ -119,21 +146,23 @@ OASIS_HD inline void oris_judge(const OrisStep& step, Draw draw, bool valid, dou
   *mask = false;
   if (!valid) return;
   *relative = step.deviation > 0 ? (adjusted - step.mean) / step.deviation : 0.0;
-  *probability = 1.0 / (1.0 + std::exp(step.threshold - *relative));
+  *probability = oris_probability(step, *relative);
   if (draw == Draw::bernoulli)
     *mask = *probability > uniform(step.seed, step.offset + uint64_t(i));
   else if (draw == Draw::shared)
     *mask = *probability > step.common;
 }
 
-// Draws what is left to draw, counts, steers. Returns the number selected.
-OASIS_HD inline int64_t oris_end(const OrisStep& step, const bool* valid, int64_t n,
-                                 const OrisConfig& config, const double* probability, bool* mask,
-                                 double* statistics, int64_t* counters) {
-  counters[kSkipped] += n - step.count;
-  if (step.count == 0) return 0;
-  double cumulated = step.common, expected = 0;
-  int64_t selected = 0;
+// Draws what is left to draw, counts, steers. Where step->keep differs from step->drawn the mask
+// still has to be brought to it (oris_key and oris_rank).
+OASIS_HD inline void oris_end(OrisStep* step, const bool* valid, int64_t n,
+                              const OrisConfig& config, const double* probability, bool* mask,
+                              double* statistics, int64_t* counters) {
+  counters[kSkipped] += n - step->count;
+  step->drawn = step->keep = 0;
+  if (step->count == 0) return;
+  double cumulated = step->common, expected = 0;
+  int64_t drawn = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (!valid[i]) continue;
     if (config.draw == Draw::systematic) {
@@ -141,29 +170,63 @@ OASIS_HD inline int64_t oris_end(const OrisStep& step, const bool* valid, int64_
       cumulated += probability[i];
     }
     expected += probability[i];
-    selected += mask[i];
+    drawn += mask[i];
   }
 
-  statistics[kMean] = step.after.mean;
-  statistics[kVariance] = step.after.variance;
-  statistics[kWithin] = step.after.within;
+  statistics[kMean] = step->after.mean;
+  statistics[kVariance] = step->after.variance;
+  statistics[kWithin] = step->after.within;
   counters[kBatches] += 1;
-  counters[kCandidates] += step.count;
-  counters[kSelected] += selected;
+  counters[kCandidates] += step->count;
   counters[kOffset] += config.draw == Draw::bernoulli ? n : 1;
-  if (config.gain > 0 && config.ratio < 1) {
-    // PI control in velocity form, in units of batches: the expected surplus of this batch moves
-    // the threshold (by 1/t at first, to find it quickly), and the surplus really accumulated over
-    // the stream pulls it until it is repaid.
-    const double unit = double(step.count) * config.ratio * (1 - config.ratio);
-    const double surplus = (expected - config.ratio * double(step.count)) / unit;
-    const double owed = double(counters[kSelected]) - config.ratio * double(counters[kCandidates]);
-    const double bound = 1 / (1 - config.ratio) + 1;
-    const double debt = std::fmax(-bound, std::fmin(bound, owed / unit));
-    const double gain = std::fmax(config.gain, 1 / double(counters[kBatches]));
-    statistics[kThreshold] = step.threshold + gain * surplus + config.integral_gain * debt;
+
+  const Budget budget = budget_of(config, counters[kCandidates], counters[kBatches]);
+  const double before = double(counters[kSelected]);
+  int64_t keep = drawn;
+  if (config.slack > 0) {
+    const int64_t most = clamp(std::floor(budget.due) - before, 0, step->count);
+    const int64_t least = clamp(std::ceil(budget.due - budget.width) - before, 0, most);
+    keep = clamp(double(drawn), least, most);
   }
-  return selected;
+  counters[kSelected] += keep;
+  step->drawn = drawn;
+  step->keep = keep;
+  if (config.gain > 0 && config.ratio < 1) {
+    // As slow as the width allows, for whatever the threshold follows it takes from informative
+    // batches. `firm` holds the random walk of the draws (variance `noise` a batch) inside the
+    // width, `slow` finds the threshold by what was expected of it, also where the cap or the floor
+    // decides, and the last term brings the stream to a little above the middle.
+    const double noise = budget.unit * (1 - config.ratio);
+    const double firm = std::fmin(6 * noise / (budget.width * budget.width), 0.3);
+    const double slow = config.gain * budget.unit / budget.width;
+    const double share = config.ratio * double(step->count);
+    const double short_by = budget.due - double(counters[kSelected]);
+    const double owed = 0.45 * budget.width - short_by;
+    statistics[kThreshold] =
+        step->threshold + (firm * (double(keep) - share) + slow * (expected - share) +
+                           (firm + slow) * (firm + slow) / 4 * owed) /
+                              noise;
+  }
+}
+
+// By what samples are dropped or added: the threshold at which sample i would just be drawn. The
+// budget thus raises or lowers the threshold of this batch under the same random numbers.
+OASIS_HD inline double oris_key(const OrisStep& step, Draw draw, bool drawn, double relative,
+                                int64_t i) {
+  const bool dropping = step.keep < step.drawn;
+  if (drawn != dropping) return dropping ? -HUGE_VAL : HUGE_VAL;  // settled
+  if (draw != Draw::bernoulli) return relative;
+  const double r = uniform(step.seed, step.offset + uint64_t(i));
+  const double key = relative - std::log(r / (1 - r));
+  return key == key ? key : -HUGE_VAL;
+}
+
+// How many samples go before sample i; of equal ones the first.
+OASIS_HD inline int64_t oris_rank(const double* key, const bool* valid, int64_t n, int64_t i) {
+  int64_t rank = 0;
+  for (int64_t j = 0; j < n; ++j)
+    rank += valid[j] && (key[j] > key[i] || (key[j] == key[i] && j < i));
+  return rank;
 }
 
 // Normalise, draw, count, steer. Returns the number selected. Invalid samples get relative and
@@ -177,7 +240,16 @@ OASIS_HD inline int64_t oris(const double* informativeness, const double* adjust
   for (int64_t i = 0; i < n; ++i)
     oris_judge(step, config.draw, valid[i] && step.count > 0, adjusted[i], i, relative + i,
                probability + i, mask + i);
-  return oris_end(step, valid, n, config, probability, mask, statistics, counters);
+  oris_end(&step, valid, n, config, probability, mask, statistics, counters);
+  if (step.keep == step.drawn) return step.keep;
+  // The keys lie where the probabilities do, for a moment.
+  for (int64_t i = 0; i < n; ++i)
+    probability[i] = oris_key(step, config.draw, mask[i], relative[i], i);
+  for (int64_t i = 0; i < n; ++i)
+    mask[i] = valid[i] && oris_rank(probability, valid, n, i) < step.keep;
+  for (int64_t i = 0; i < n; ++i)
+    probability[i] = valid[i] ? oris_probability(step, relative[i]) : 0.0;
+  return step.keep;
 }
 
 }  // namespace oasis

@@ -1,0 +1,55 @@
+"""What is on disk of a cell: nothing, a part, the whole run, or a run with other settings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+
+from oasis.train.config import RunConfig
+from oasis.train.run import CONFIG, EVENTS, FREE
+
+NEW, PARTIAL, FINISHED = "new", "partial", "finished"
+ERROR = "error.txt"
+
+
+def state(config: RunConfig) -> str:
+    """`NEW`, `PARTIAL` or `FINISHED`, for a run of these settings or none."""
+    if not (config.directory / EVENTS).exists():
+        return NEW
+    return FINISHED if end_event(config.directory) is not None else PARTIAL
+
+
+def changed(config: RunConfig) -> str | None:
+    """The first setting in which the run on disk differs, with both values; None where none does.
+
+    A setting that the run on disk does not know counts as having had its default.
+    """
+    path = config.directory / CONFIG
+    if not path.exists():
+        return None
+    try:
+        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        return f"{path} cannot be read"
+    defaults = asdict(RunConfig())
+    for name, value in asdict(config).items():
+        earlier = before.get(name, defaults[name]) if isinstance(before, dict) else None
+        if name not in FREE | {"label"} and earlier != value:
+            return f"{name} is {value!r}, was {earlier!r}"
+    return None
+
+
+def end_event(directory: Path) -> dict | None:
+    """The run's end event, the last line of its record; None where it has not finished."""
+    try:
+        with (directory / EVENTS).open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(file.tell() - (1 << 16), 0))
+            lines = file.read().splitlines()
+        event = json.loads(lines[-1])
+    except (FileNotFoundError, IndexError, ValueError):
+        return None
+    return event if event.get("type") == "end" else None

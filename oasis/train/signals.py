@@ -1,0 +1,157 @@
+"""Everything a policy may ask to know of a candidate batch, from one forward (docs/method.md 1).
+
+What is computed is what `needs` names, and nothing else. All but the per-sample gradients of the
+LoRA weights come from a forward without gradients; those need one with, and a backward pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .blocks import evenly, middle_block, output_of, running_blocks
+from .features import attended, image_text_score, mean_over
+from .sample_grads import SampleGradients
+from .scoring import (
+    NOT_CALLED,
+    Head,
+    check_length,
+    evaluating,
+    head_hook,
+    head_scores,
+    model_inputs,
+)
+from .subbatch import targets
+
+HEAD = frozenset({"gram", "loss", "entropy", "el2n", "validation"})
+GRADS = frozenset({"full_grads", "middle_grads"})
+
+
+def compute(
+    model: nn.Module,
+    batch: dict,
+    head: Head,
+    needs: frozenset[str],
+    candidates: int | None = None,
+    grads: SampleGradients | None = None,
+) -> dict[str, Tensor | None]:
+    """Signals of the first `candidates` rows of `batch` (default: of all), by their names.
+
+    The other rows are the validation rows: "validation" gives `validation_gram` [N, M] float64, the
+    inner products of the candidates' last-layer gradients with theirs, None where there are none.
+    `grads` holds what has been found out about the model's layers; made anew where not given.
+
+    One forward in eval mode. Gradients, random generators, the mode of every module and its hooks
+    are afterwards as they were.
+
+    Raises:
+        ValueError: the head cannot be scored by, or the model lacks what a signal is made of.
+    """
+    labels = batch["labels"]
+    total = len(labels)
+    count = total if candidates is None else candidates
+    scored, differentiated = bool(needs & HEAD), bool(needs & GRADS)
+    if scored and head.error is not None:
+        raise ValueError(head.error)
+    where = targets(labels)
+    found: dict[str, Tensor | None] = {}
+    calls = []
+
+    def capture(module: nn.Module, hidden: Tensor) -> Tensor:
+        check_length(hidden, labels)
+        calls.append(hidden.shape)
+        last = hidden.detach()
+        if scored:
+            known = head_scores(module, last, labels, head)
+            found.update(
+                {name: getattr(known, name)[:count] for name in needs & HEAD - {"validation"}}
+            )
+            if "gram" in needs:
+                found["gram"] = known.gram[:count, :count]
+            if "validation" in needs:
+                found["validation_gram"] = known.gram[:count, count:] if total > count else None
+        if "features" in needs:
+            found["features"] = mean_over(last, attended(batch))[:count]
+        if "image_text_score" in needs:
+            score = image_text_score(model, batch, last)
+            found["image_text_score"] = None if score is None else score[:count]
+        if not differentiated:
+            return hidden[:, :0]
+        return hidden[where].unsqueeze(0) if head.gather else hidden
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        stack.enter_context(head_hook(model, capture))
+        if "features_multi" in needs:
+            stack.enter_context(_block_means(model, attended(batch), found, count))
+        if differentiated:
+            grads = grads or SampleGradients()
+            stack.enter_context(_gradients(model))
+            stack.enter_context(grads.watch(model, tuple(labels.shape)))
+        output = model(**model_inputs(model, batch))
+        if len(calls) != 1:
+            raise RuntimeError(NOT_CALLED.format(len(calls)))
+        if differentiated:
+            logits = output.logits[0] if head.gather else output.logits[where]
+            losses = mean_losses(logits, labels, where)[:count]
+            sketches = grads.sketches(losses, _groups(model, needs))
+            found.update({name: value[:count] for name, value in sketches.items()})
+    return found
+
+
+def mean_losses(logits: Tensor, labels: Tensor, where: Tensor) -> Tensor:
+    """[N] mean cross-entropy of each row, from the logits [T, V] at its label positions `where`;
+    zero for a row without.
+    """
+    rows = where.nonzero(as_tuple=True)[0]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    losses = F.cross_entropy(logits, labels.roll(-1, dims=1)[where], reduction="none")
+    sums = losses.new_zeros(len(labels)).index_add(0, rows, losses)
+    return sums / where.sum(dim=1).clamp(min=1)
+
+
+def _groups(model: nn.Module, needs: frozenset[str]) -> dict[str, list[nn.Parameter]]:
+    """The weights that each kind of gradient is taken with respect to."""
+    groups = {}
+    if "full_grads" in needs:
+        groups["full_grads"] = list(model.parameters())
+    if "middle_grads" in needs:
+        groups["middle_grads"] = list(middle_block(model).parameters())
+    return groups
+
+
+@contextlib.contextmanager
+def _gradients(model: nn.Module) -> Iterator[None]:
+    """Gradients on, and no bucket of DDP waiting for a backward pass that is none of its own."""
+    quiet = getattr(model, "no_sync", contextlib.nullcontext)
+    with torch.enable_grad(), quiet():
+        yield
+
+
+@contextlib.contextmanager
+def _block_means(
+    model: nn.Module, where: Tensor, found: dict[str, Tensor | None], count: int
+) -> Iterator[None]:
+    """Puts `features_multi` [N, 5, D] together from what five blocks give."""
+    blocks = running_blocks(model)
+    chosen = evenly(len(blocks))
+    means: dict[int, Tensor] = {}
+
+    def keep(index: int):
+        def hook(module: nn.Module, args: tuple, output: Tensor | tuple) -> None:
+            means[index] = mean_over(output_of(output).detach(), where)[:count]
+            if len(means) == len(set(chosen)):
+                found["features_multi"] = torch.stack([means[i] for i in chosen], dim=1)
+
+        return hook
+
+    handles = [blocks[i].register_forward_hook(keep(i)) for i in sorted(set(chosen))]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

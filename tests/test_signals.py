@@ -1,0 +1,435 @@
+"""Signals of a batch against what each row gives alone, without padding."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_scoring import LENGTHS, padded
+from test_trainer import Pad, Rows, arguments
+from tiny_models import PAD, VOCAB, tiny_llama, tiny_model, with_lora
+from transformers import TrainerCallback
+
+import oasis
+from oasis import policies
+from oasis.train import SelectionTrainer
+from oasis.train.blocks import evenly, middle_block, running_blocks
+from oasis.train.prefix import Skip, freeze_below
+from oasis.train.rehearsal import Rehearsal, join
+from oasis.train.sample_grads import SampleGradients
+from oasis.train.scoring import Head, inspect_head, unwrap
+from oasis.train.signals import compute
+from oasis.train.sketch import CountSketch
+
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def alone(batch, row):
+    """A row without its padding."""
+    real = batch["attention_mask"][row].bool()
+    return {key: value[row : row + 1, real] for key, value in batch.items()}
+
+
+def rows(count=16, side="left", seed=3):
+    """`count` rows of 4 to 12 tokens with 1 to 3 labels."""
+    batch = Pad(side)(Rows(count, seed).items)
+    del batch["task"]
+    return batch
+
+
+def grads_alone(model, batch, parameters):
+    """[N, P] float64: gradients of the mean loss, one forward and backward pass for each row."""
+    out = []
+    for row in range(len(batch["labels"])):
+        one = alone(batch, row)
+        logits = model.eval()(**one, use_cache=False).logits
+        labels = one["labels"][0, 1:]
+        if (labels != -100).any():
+            loss = F.cross_entropy(logits[0, :-1], labels)
+            grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+        else:
+            grads = [None] * len(parameters)
+        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads)]  # noqa: B905
+        out.append(torch.cat([g.flatten() for g in flat]))
+    return torch.stack(out)
+
+
+def trained(module):
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def close(got, expected, tolerance=1e-6):
+    return (got - expected).norm() <= tolerance * expected.norm()
+
+
+# ---- the sketch ----
+
+
+def test_a_sketch_keeps_inner_products_in_expectation():
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 700, generator=g, dtype=torch.float64)
+    b = a + 0.5 * b
+    sketches = [CountSketch(64, seed)(torch.stack([a, b]), 13) for seed in range(400)]
+    products = torch.stack([s[0] @ s[1] for s in sketches])
+    deviation = (2 / 64) ** 0.5 * a.norm() * b.norm()  # the bound of the docstring
+    assert abs(products.mean() - a @ b) < 4 * deviation / 400**0.5
+    assert products.std() < 1.2 * deviation
+    assert products.std() > 0.2 * deviation  # seeds do differ
+
+
+def test_sketches_of_pieces_add_up():
+    values = torch.randn(3, 500, dtype=torch.float64)
+    sketch = CountSketch(64, seed=5)
+    whole = sketch(values, 40)
+    pieces = (
+        sketch(values[:, :90], 40) + sketch(values[:, 90:91], 130) + sketch(values[:, 91:], 131)
+    )
+    assert torch.allclose(whole, pieces, rtol=1e-12, atol=1e-12)
+    # Every number lands in one bucket, as itself or negated, and both happen.
+    ones = sketch(torch.eye(500, dtype=torch.float64), 40)
+    assert ((ones != 0).sum(dim=1) == 1).all() and (ones.abs().sum(dim=1) == 1).all()
+    assert 200 < (ones.sum(dim=1) > 0).sum() < 300
+    assert (ones != 0).sum(dim=0).max() < 20  # 500 over 64 buckets
+
+
+# ---- gradients ----
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_gradients_equal_sixteen_backward_passes(side):
+    model, batch = with_lora(tiny_model(), LINEAR), rows(side=side)
+    batch["labels"][5] = -100
+    expected = CountSketch()(grads_alone(model, batch, trained(model)))
+    keep = SampleGradients()
+    got = compute(model, batch, Head(), frozenset({"full_grads"}), grads=keep)["full_grads"]
+    assert got.shape == (16, 8192) and got.dtype == torch.float32
+    assert all(close(got[row], expected[row]) for row in range(16))
+    assert (got[5] == 0).all() and (got[4] != 0).any()
+    assert not keep._wrong and len(keep._right) == 2 * 2 * 7  # no loop was needed
+
+
+def test_middle_gradients_are_those_of_one_block():
+    model = with_lora(tiny_model(num_hidden_layers=5), layers_to_transform=[1, 2, 3])
+    batch = rows(4)
+    middle = running_blocks(model)[2]
+    assert middle_block(model) is middle
+    inside = {id(p) for p in middle.parameters()}
+    grads = [grads_alone(model, batch, [p]) * (id(p) in inside) for p in trained(model)]
+    expected = CountSketch()(torch.cat(grads, dim=1))
+    got = compute(model, batch, Head(), frozenset({"middle_grads", "full_grads"}))
+    assert close(got["middle_grads"], expected)
+    assert not close(got["full_grads"], expected, 0.1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"use_dora": True},
+        {"modules_to_save": ["lm_head", "norm"]},
+        {"target_modules": ["q_proj", "lm_head"]},
+        {"trainable_token_indices": [3, 4, 5, 6]},
+    ],
+)
+def test_weights_that_hooks_cannot_see_fall_back_to_a_loop(change):
+    targets = change.pop("target_modules", ["q_proj"])
+    model, batch = with_lora(tiny_model(), targets, **change), rows(6)
+    expected = CountSketch()(grads_alone(model, batch, trained(model)))
+    got = compute(model, batch, inspect_head(model, batch), frozenset({"full_grads"}))
+    assert close(got["full_grads"], expected)
+
+
+def test_a_weight_used_outside_of_its_layer_is_noticed():
+    model, batch = with_lora(tiny_model(), ["q_proj"]), rows(6)
+    a, b = (block.self_attn.q_proj.lora_A["default"] for block in running_blocks(model))
+    # The first layer's matrix also takes part in the second's, where no hook on it is called.
+    forward = type(b).forward
+    b.forward = lambda x: forward(b, x) + F.linear(x, a.weight)
+    keep = SampleGradients()
+    expected = CountSketch()(grads_alone(model, batch, trained(model)))
+    for _ in range(2):
+        got = compute(model, batch, Head(), frozenset({"full_grads"}), grads=keep)["full_grads"]
+        assert close(got, expected)
+    assert len(keep._wrong) == 1 and len(keep._right) == 3
+
+
+def test_half_precision_needs_no_loop():
+    model, batch = with_lora(tiny_model(dtype=torch.float32), LINEAR), rows(8)
+    keep = SampleGradients()
+    exact = compute(model, batch, Head(), frozenset({"full_grads"}))["full_grads"]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = compute(model, batch, Head(), frozenset({"full_grads"}), grads=keep)["full_grads"]
+    assert not keep._wrong and close(got, exact, 0.05)
+
+
+def test_a_sample_that_is_not_finite_spoils_no_other():
+    model, batch = with_lora(tiny_model(), LINEAR), rows(6)
+    with torch.no_grad():
+        unwrap(model).get_input_embeddings().weight[7] = float("nan")
+    batch["input_ids"][batch["input_ids"] == 7] = 8
+    clean = compute(model, batch, Head(), frozenset({"full_grads", "features"}))
+    batch["input_ids"][2, -4] = 7
+    keep = SampleGradients()
+    got = compute(model, batch, Head(), frozenset({"full_grads", "features"}), grads=keep)
+    rest = [0, 1, 3, 4, 5]
+    for name in ("full_grads", "features"):
+        assert torch.allclose(got[name][rest], clean[name][rest])
+        assert not got[name][2].isfinite().all()
+    assert not keep._wrong
+
+
+def test_without_trained_weights():
+    model = tiny_model().requires_grad_(False)
+    for name in ("full_grads", "middle_grads"):
+        with pytest.raises(ValueError, match="no trainable weight"):
+            compute(model, rows(2), Head(), frozenset({name}))
+
+
+# ---- features ----
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_features_are_means_over_what_is_not_padding(side):
+    model, batch = tiny_llama(num_hidden_layers=10), padded(side)
+    got = compute(model, batch, Head(), frozenset({"features", "features_multi"}))
+    assert got["features"].shape == (5, 32) and got["features_multi"].shape == (5, 5, 32)
+    last = []
+    running_blocks(model)[9].register_forward_hook(lambda m, args, out: last.append(out))
+    for row, length in enumerate(LENGTHS):
+        one = alone(batch, row)
+        del one["labels"]
+        states = model(**one, use_cache=False, output_hidden_states=True).hidden_states
+        assert states[0].shape[1] == length
+        assert close(got["features"][row], states[-1][0].mean(dim=0))
+        # transformers puts the last norm behind the tenth block's states: those by a hook.
+        for index, after in enumerate([*states[2:10:2], last[-1]]):
+            assert close(got["features_multi"][row, index], after[0].mean(dim=0))
+
+
+def test_skipped_blocks_are_not_among_those_that_run():
+    model = tiny_model(num_hidden_layers=7, pad_token_id=PAD)
+    batch = padded()
+    plain = compute(model, batch, Head(), frozenset({"features_multi"}))["features_multi"]
+    assert evenly(7) == [1, 2, 4, 5, 6]
+    freeze_below(model, 2, PAD)
+    assert sum(isinstance(b, Skip) for b in model.model.layers) == 2
+    assert running_blocks(model) == list(model.model.layers[2:])
+    got = compute(model, batch, Head(), frozenset({"features_multi"}))["features_multi"]
+    assert close(
+        got[:, [0, 2, 3, 4]], plain[:, [1, 2, 3, 4]]
+    )  # blocks 2 to 6 against 1, 2, 4, 5, 6
+
+
+def test_evenly():
+    assert evenly(10) == [1, 3, 5, 7, 9] and evenly(5) == [0, 1, 2, 3, 4]
+    assert evenly(30) == [5, 11, 17, 23, 29] and evenly(1) == [0] * 5
+
+
+def tiny_llava():
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+    from transformers import LlavaForConditionalGeneration as Llava
+
+    torch.manual_seed(0)
+    text = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        pad_token_id=PAD,
+    )
+    vision = CLIPVisionConfig(
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=8,
+        patch_size=4,
+        projection_dim=16,
+    )
+    return Llava(LlavaConfig(vision_config=vision, text_config=text, image_token_id=60)).eval()
+
+
+def test_image_text_score():
+    model = tiny_llava()
+    ids = torch.tensor([[5, 60, 60, 60, 60, 6, 7, 8], [0, 0, 0, 0, 9, 10, 11, 12]])
+    batch = {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": ids.clone()}
+    batch["labels"][ids == 60] = -100
+    batch["pixel_values"] = torch.randn(1, 3, 8, 8)
+    needs = frozenset({"image_text_score", "features", "features_multi"})
+    got = compute(model, batch, Head(), needs)
+    # The vision tower has as many blocks as the text model: its are not meant.
+    assert got["features_multi"].shape == (2, 5, 32)
+    assert running_blocks(model)[0] is model.model.language_model.layers[0]
+    inputs = {k: v for k, v in batch.items() if k != "labels"}
+    hidden = model(**inputs, output_hidden_states=True).hidden_states[-1][0]
+    expected = F.cosine_similarity(hidden[1:5].mean(dim=0), hidden[[0, 5, 6, 7]].mean(dim=0), dim=0)
+    assert torch.isclose(got["image_text_score"][0], expected, rtol=1e-5)
+    assert got["image_text_score"][1].isnan()
+    text = {k: v[1:] for k, v in batch.items() if k != "pixel_values"}
+    assert compute(model, text, Head(), needs)["image_text_score"] is None
+
+
+# ---- what is computed, and what is left behind ----
+
+
+def test_only_what_is_needed_is_computed(monkeypatch):
+    model, batch = tiny_llama(), rows(4)
+    forwards, grams, backwards = [], [], []
+    model.register_forward_hook(lambda *args: forwards.append(1))
+    head_gram, grad = oasis.head_gram, torch.autograd.grad
+    monkeypatch.setattr(oasis, "head_gram", lambda *a, **k: grams.append(1) or head_gram(*a, **k))
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda *a, **k: backwards.append(1) or grad(*a, **k)
+    )
+    for needs, expected in [
+        ({"features", "features_multi", "image_text_score"}, (1, 0, 0)),
+        ({"loss", "entropy", "features"}, (1, 1, 0)),
+        ({"middle_grads", "loss", "entropy", "el2n"}, (1, 1, 1)),
+        ({"full_grads"}, (1, 0, 1)),
+    ]:
+        for calls in (forwards, grams, backwards):
+            calls.clear()
+        found = compute(model, batch, inspect_head_once(model, batch), frozenset(needs))
+        assert (len(forwards), len(grams), len(backwards)) == expected
+        assert set(found) == needs
+
+
+def inspect_head_once(model, batch):
+    return Head(verified=True)
+
+
+def test_everything_is_left_as_it_was():
+    model, batch = tiny_llama(attention_dropout=0.5), rows(4)
+    model.train()
+    running_blocks(model)[0].eval()
+    modes = [m.training for m in model.modules()]
+    hooks = [(dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in model.modules()]
+    for index, parameter in enumerate(trained(model)):
+        parameter.grad = None if index % 2 else torch.full_like(parameter, 3.0)
+    torch.manual_seed(0)
+    expected = torch.rand(())
+    torch.manual_seed(0)
+    needs = policies.SIGNALS - {"image_text_score"}
+    a, b = (compute(model, batch, Head(), needs) for _ in range(2))
+    assert torch.equal(torch.rand(()), expected)
+    assert [m.training for m in model.modules()] == modes
+    assert [(dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in model.modules()] == hooks
+    for index, parameter in enumerate(trained(model)):
+        assert parameter.grad is None if index % 2 else (parameter.grad == 3).all()
+    assert all(torch.equal(a[name], b[name]) for name in a if a[name] is not None)
+    assert all(not value.requires_grad for value in a.values() if value is not None)
+
+
+def test_under_ddp_the_next_training_step_is_undisturbed(tmp_path):
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model, batch = tiny_llama(), rows(4)
+        wrapped = DistributedDataParallel(model)
+        plain = compute(model, batch, Head(), frozenset({"full_grads", "gram"}))
+        for _ in range(2):
+            got = compute(wrapped, batch, Head(), frozenset({"full_grads", "gram"}))
+            assert all(torch.allclose(got[name], plain[name]) for name in plain)
+            wrapped(**batch).loss.backward()
+        assert all(p.grad.abs().sum() > 0 for p in trained(model))
+    finally:
+        dist.destroy_process_group()
+
+
+# ---- validation rows ----
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_joined_rows_give_the_gram_matrix_of_all(left):
+    model = tiny_llama()
+    side = "left" if left else "right"
+    batch, earlier = padded(side), Pad(side, 20)(Rows(6, 9).items)
+    del earlier["task"]
+    memory = Rehearsal(capacity=6, seed=1)
+    assert memory.draw(8) == []
+    memory.add(earlier, left=left)
+    drawn = memory.draw(4)
+    assert all(("position_ids" not in row) for row in drawn)
+    assert max(row["labels"].shape[1] for row in drawn) <= 12 + (not left) * 20
+    joined = join(batch, drawn, left=left)
+    assert joined["labels"].shape[0] == 9
+    needs = frozenset({"gram", "validation", "loss", "full_grads"})
+    got = compute(model, joined, Head(), needs, 5)
+    whole = compute(model, joined, Head(), frozenset({"gram"}))["gram"]
+    apart = compute(model, batch, Head(), frozenset({"gram", "full_grads"}))
+    assert got["gram"].shape == (5, 5) and got["validation_gram"].shape == (5, 4)
+    assert torch.equal(got["validation_gram"], whole[:5, 5:])
+    assert torch.allclose(got["gram"], apart["gram"], rtol=1e-6, atol=1e-12)
+    assert close(got["full_grads"], apart["full_grads"]) and got["loss"].shape == (5,)
+    own = compute(model, drawn[2], Head(), frozenset({"gram"}))["gram"]
+    assert torch.allclose(whole[7, 7], own[0, 0], rtol=1e-6)
+
+
+def test_rows_that_do_not_go_together_are_named():
+    batch = {**padded(), "pixel_values": torch.zeros(5, 3, 4)}
+    row = {**{k: v[:1] for k, v in padded().items()}, "pixel_values": torch.zeros(1, 3, 5)}
+    with pytest.raises(ValueError, match="pixel_values"):
+        join(batch, [row])
+
+
+def test_the_reservoir_keeps_rows_with_labels_and_resumes():
+    memory = Rehearsal(capacity=4, seed=2)
+    for seed in range(5):
+        memory.add(padded(seed=seed), left=True)
+    assert len(memory.memory) == 4 and memory.memory.arrived == 20  # the fourth row has no label
+    other = Rehearsal(capacity=4, seed=77)
+    other.load_state_dict(memory.state_dict())
+    for _ in range(3):
+        for a, b in zip(memory.draw(3), other.draw(3), strict=True):
+            assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+class Watch:
+    """Keeps the validation rows' products, selects by them."""
+
+    name = "watch"
+    needs = frozenset({"validation", "gram"})
+    validation = 3
+
+    def __init__(self):
+        self.seen = []
+
+    def observe(self, signals):
+        products = signals.validation_gram
+        self.seen.append(products)
+        assert signals.task.tolist() == signals.task.long().tolist()
+        score = signals.gram.diagonal() if products is None else products.sum(dim=1)
+        return policies.unscored(score >= score.median())
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_the_trainer_draws_validation_rows_of_earlier_batches_and_resumes(tmp_path):
+    def run(path, steps, resume=None):
+        watch = Watch()
+        trainer = SelectionTrainer(
+            model=tiny_llama(),
+            args=arguments(path, max_steps=6, save_strategy="steps", save_steps=3),
+            train_dataset=Rows(48),
+            data_collator=Pad(),
+            policy=watch,
+        )
+
+        class Stop(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                control.should_training_stop = state.global_step >= steps
+
+        trainer.add_callback(Stop())
+        trainer.train(resume_from_checkpoint=resume)
+        return watch.seen
+
+    whole = run(tmp_path / "whole", 6)
+    assert whole[0] is None and all(p.shape == (4, 3) for p in whole[1:])
+    run(tmp_path / "stopped", 3)
+    resumed = run(tmp_path / "stopped", 6, str(tmp_path / "stopped" / "checkpoint-3"))
+    assert all(torch.equal(a, b) for a, b in zip(whole[3:], resumed, strict=True))
