@@ -1,4 +1,8 @@
-"""`python -m bench [siren grad_gram head_gram ...]`: all by default."""
+"""`python -m bench [siren grad_gram head_gram ...]`: all by default.
+
+`python -m bench readings|redundancy CONFIG.yaml [key=value ...]`: measurements on a real training
+run, see the modules.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,13 @@ NAMES = (
     "scoring",
     "multimodal",
 )
+ON_A_RUN = ("readings", "redundancy")
 
 
 def main(names: list[str]) -> None:
+    if names[0] in ON_A_RUN:
+        importlib.import_module(f"bench.{names[0]}").main(names[1:])
+        return
     for name in names:
         if name not in NAMES:
             raise SystemExit(f"unknown benchmark {name!r}, expected some of {', '.join(NAMES)}")
