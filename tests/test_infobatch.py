@@ -58,9 +58,9 @@ def test_weights_estimate_the_mean_gradient(ratio):
     policy, total = policies.create("infobatch", ratio, seed=7), 1000
     values = (0.1, 0.5, 0.9, 1.3, 2.0, 0.2, 4.0, 0.4, 0.6, 3.0)
     weight = torch.stack([policy.observe(losses(*values)).weight for _ in range(total)]).double()
-    error = (weight.mean(dim=0) - ratio) / (weight.std(dim=0) / total**0.5).clamp(min=1e-12)
-    assert error[weight.std(dim=0) > 0].abs().max() < 4.5
-    assert torch.allclose(weight.mean(dim=0), torch.tensor(ratio).double(), rtol=0.1)
+    # Some weights never vary (above the mean at 0.7): those must be right to a thousandth.
+    error = (weight.mean(dim=0) - ratio) / (weight.std(dim=0) / total**0.5).clamp(min=2e-4)
+    assert error.abs().max() < 4.5
 
 
 def test_the_mean_is_that_of_the_batches_before():
