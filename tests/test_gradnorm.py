@@ -16,7 +16,7 @@ def test_pairs_come_as_often_as_successive_sampling_says():
     # Norms 3, 2, 1, two of three, one after the other in proportion to what is left:
     # {0, 1}: 3/6 * 2/3 + 2/6 * 3/4 = 7/12;  {0, 2}: 3/6 * 1/3 + 1/6 * 3/5 = 4/15;
     # {1, 2}: 2/6 * 1/4 + 1/6 * 2/5 = 3/20. (Squared norms 9, 4, 1 would give 0.837, 0.133, 0.030.)
-    policy, batch, draws = policies.create("gradnorm", 2 / 3, seed=3), diagonal(3, 2, 1), 4000
+    policy, batch, draws = policies.create("gradnorm", 2 / 3, seed=3), diagonal(3, 2, 1), 2000
     seen = [tuple(policy.observe(batch).indices.tolist()) for _ in range(draws)]
     for pair, share in {(0, 1): 7 / 12, (0, 2): 4 / 15, (1, 2): 3 / 20}.items():
         deviation = (share * (1 - share) / draws) ** 0.5
@@ -29,17 +29,17 @@ def test_unbiased_weights_estimate_the_mean_gradient():
     grads *= torch.tensor([4.0, 3, 2, 1, 1, 0.5], dtype=torch.float64).unsqueeze(1)
     batch = Signals(6, gram=grads @ grads.T, tokens=torch.ones(6).long())
     policy = policies.create("gradnorm", 0.5, seed=1, unbiased=True)
-    chosen = [policy.observe(batch) for _ in range(6000)]
+    chosen = [policy.observe(batch) for _ in range(2500)]
     mask = torch.stack([s.mask for s in chosen]).double()
     weight = torch.stack([s.weight for s in chosen]).double()
     assert (mask.sum(dim=1) == 3).all() and (weight[mask == 0] == 0).all()
     mean = grads.mean(dim=0)
     for factors, unbiased in ((weight, True), (mask, False)):
         estimates = factors @ grads / 3
-        error = (estimates.mean(dim=0) - mean) / (estimates.std(dim=0) / 6000**0.5)
+        error = (estimates.mean(dim=0) - mean) / (estimates.std(dim=0) / 2500**0.5)
         assert (error.abs().max() < 4.5) == unbiased, error
     # The weights of each sample alone: E[weight] = k / n, whatever its norm.
-    error = (weight.mean(dim=0) - 0.5) / (weight.std(dim=0) / 6000**0.5)
+    error = (weight.mean(dim=0) - 0.5) / (weight.std(dim=0) / 2500**0.5)
     assert error.abs().max() < 4.5
 
 

@@ -38,13 +38,13 @@ def test_above_mean_samples_are_thinned_at_small_budgets():
     # 0.3 / (1/2) = 0.6 and 0.3 / (1/4) = 1.2. With keep = 0 no below-mean sample ever: 2 of 10.
     policy = policies.create("infobatch", 0.3, seed=5)
     mask = torch.zeros(10)
-    for _ in range(1000):
+    for _ in range(500):
         selection = policy.observe(losses(*TEN))
         mask += selection.mask
         expected = torch.tensor([1.2] * 8 + [0.6] * 2)
         assert torch.allclose(selection.weight, expected * selection.mask)
-    assert (mask[:8] - 250).abs().max() < 4.5 * 13.7
-    assert (mask[8:] - 500).abs().max() < 4.5 * 15.8
+    assert (mask[:8] - 125).abs().max() < 4.5 * 9.7
+    assert (mask[8:] - 250).abs().max() < 4.5 * 11.2
     strict = policies.create("infobatch", 0.2, keep=0.0)
     for _ in range(20):
         selection = strict.observe(losses(*TEN))
@@ -55,12 +55,12 @@ def test_above_mean_samples_are_thinned_at_small_budgets():
 def test_weights_estimate_the_mean_gradient(ratio):
     # (1/k) sum of weight x gradient is unbiased if E[weight] = k / n for every sample; over
     # batches of 10, that is `ratio` on average.
-    policy, total = policies.create("infobatch", ratio, seed=7), 2400
+    policy, total = policies.create("infobatch", ratio, seed=7), 1000
     values = (0.1, 0.5, 0.9, 1.3, 2.0, 0.2, 4.0, 0.4, 0.6, 3.0)
     weight = torch.stack([policy.observe(losses(*values)).weight for _ in range(total)]).double()
-    error = (weight.mean(dim=0) - ratio) / (weight.std(dim=0) / total**0.5).clamp(min=1e-12)
-    assert error[weight.std(dim=0) > 0].abs().max() < 4.5
-    assert torch.allclose(weight.mean(dim=0), torch.tensor(ratio).double(), rtol=0.1)
+    # Some weights never vary (above the mean at 0.7): those must be right to a thousandth.
+    error = (weight.mean(dim=0) - ratio) / (weight.std(dim=0) / total**0.5).clamp(min=2e-4)
+    assert error.abs().max() < 4.5
 
 
 def test_the_mean_is_that_of_the_batches_before():
