@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -242,16 +242,13 @@ def summary(found: Sequence[Variant]) -> dict[str, Any]:
     }
 
 
-def write(runs: Sequence[Run], out: str | Path, progress: Callable[[str], None] = print) -> None:
+def write(runs: Sequence[Run], found: Sequence[Variant], out: Path) -> None:
     """Write results.parquet, results.csv (one row per run) and results.json into `out`."""
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
     frame = table(runs)
     frame.to_csv(out / "results.csv", index=False)
     frame.to_parquet(out / "results.parquet", index=False)
-    text = json.dumps(_clean(summary(variants(runs))), indent=1, allow_nan=False)
+    text = json.dumps(_clean(summary(found)), indent=1, allow_nan=False)
     (out / "results.json").write_text(text + "\n", encoding="utf-8")
-    progress(f"wrote {out}/results.parquet, results.csv, results.json")
 
 
 def _clean(value: Any) -> Any:
