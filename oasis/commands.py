@@ -6,13 +6,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from oasis.cli import MISSING_EXTRA, from_extra
+
+if TYPE_CHECKING:
+    from oasis.compare import Grid
 
 app = typer.Typer(
     name="oasis",
@@ -195,10 +198,20 @@ def compare(
         return
     with running(f"interrupted; {grid.out} keeps what was done, the same command goes on with it"):
         done = runner.compare(grid, workers=workers, only=only or (), overwrite=overwrite)
+    if report and done.finished:
+        _report_of(grid, [cell.directory for cell in runner.plan(grid)])
     for cell, message in done.failed:
         print(f"failed: {cell.name}: {message}", file=sys.stderr)
     if done.failed:
         raise typer.Exit(1)
+
+
+def _report_of(grid: Grid, folders: list[Path]) -> None:
+    """Tables and page of all runs of the grid that are on disk."""
+    from oasis.report import Run, comparison
+
+    runs = [Run.load(folder) for folder in folders if (folder / "events.jsonl").exists()]
+    print(f"wrote {comparison.write(runs, Path(grid.out) / 'report.html', grid.name)}")
 
 
 @app.command()
@@ -208,7 +221,11 @@ def report(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file.")] = Path("report.html"),
 ) -> None:
-    """Draw runs, finished or not, as one self-contained HTML page."""
+    """Draw runs, finished or not, as one self-contained HTML page.
+
+    Of more than five variants the page is that of a comparison, with figures/*.png and results.csv,
+    results.parquet and results.json beside it.
+    """
     with one_line():
         from oasis import report
     with one_line(OSError, ValueError):

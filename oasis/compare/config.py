@@ -170,14 +170,12 @@ class Grid:
         tasks = RunConfig.from_mapping(settings).tasks
         orders = entry.orders or self.orders or [list(range(len(tasks)))]
         ratios = [1.0] if entry.policy == "full" else (entry.ratios or self.ratios)
-        known = {spec.name for spec in dataclasses.fields(RunConfig)}
         for order in _orders(orders, len(tasks)):
             for ratio in ratios:
                 own = {"policy": entry.policy, "policy_options": entry.options, "ratio": ratio}
                 own |= {"seed": seed, "out": str(Path(self.out) / "runs")}
                 own["name"] = _name(entry.label, ratio, seed, order)
-                if "label" in known:
-                    own["label"] = entry.label
+                own["label"] = entry.label
                 config = RunConfig.from_mapping({**_permuted(settings, tasks, order), **own})
                 yield Cell(config, entry.label, order)
 

@@ -168,10 +168,8 @@ class Pool:
             cell = self._next_for(worker)
             self.pending.remove(cell)
             worker.cell, worker.key = cell, shared_key(cell.config)
-            try:
+            with contextlib.suppress(BrokenPipeError):  # it died: `_collect` says so
                 worker.pipe.send(cell.config)
-            except BrokenPipeError:
-                pass  # it died: `_collect` says so
             self.progress.started(cell)
             busy += 1
 

@@ -37,7 +37,7 @@ def changed(config: RunConfig) -> str | None:
     defaults = asdict(RunConfig())
     for name, value in asdict(config).items():
         earlier = before.get(name, defaults[name]) if isinstance(before, dict) else None
-        if name not in FREE | {"label"} and earlier != value:
+        if name not in FREE and earlier != value:
             return f"{name} is {value!r}, was {earlier!r}"
     return None
 

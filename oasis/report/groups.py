@@ -41,28 +41,29 @@ class Group:
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-    """Group `runs` by (policy, ratio): `oasis`, other methods, `random`, `full`."""
+    """Group `runs` by (label, policy, ratio): `oasis`, other methods, `random`, `full`."""
     members: dict[tuple, list[Run]] = {}
     for run in runs:
-        members.setdefault((run.policy, None if run.keeps_all else run.ratio), []).append(run)
+        key = (run.label or run.policy, run.policy, None if run.keeps_all else run.ratio)
+        members.setdefault(key, []).append(run)
     order = {"oasis": -1, "random": 1, "full": 2}
-    keys = sorted(members, key=lambda key: order.get(key[0], 0))  # stable: as given otherwise
-    policies = [policy for policy, _ in keys]
+    keys = sorted(members, key=lambda key: order.get(key[1], 0))  # stable: as given otherwise
+    labels = [label for label, _, _ in keys]
     groups: list[Group] = []
     others = 0
-    for policy, ratio in keys:
+    for name, policy, ratio in keys:
         color, marker = _FIXED.get(policy), _MARKERS.get(policy)
         if color is None or color in {g.color for g in groups}:
             color = _OTHERS[others % len(_OTHERS)]
             marker = _OTHER_MARKERS[others % len(_OTHER_MARKERS)]
             others += 1
-        several = policies.count(policy) > 1 and ratio is not None
+        several = labels.count(name) > 1 and ratio is not None
         groups.append(
             Group(
-                label=f"{policy} {100 * ratio:g} %" if several else policy,
+                label=f"{name} {100 * ratio:g} %" if several else name,
                 policy=policy,
                 ratio=ratio,
-                runs=members[policy, ratio],
+                runs=members[name, policy, ratio],
                 color=color,
                 marker=marker,
                 linestyle={"random": (0, (5, 2)), "full": (0, (1, 1.5))}.get(policy, "-"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -32,6 +32,8 @@ VARIABLES = {
     groups.SKY: "sky",
     groups.YELLOW: "yellow",
 }
+
+MOST_GROUPS = 5  # variants that the page of single runs tells apart
 
 # (function, title, what it shows, what is missing if it shows nothing, whole page wide?)
 FIGURES: tuple[tuple[Callable, str, str, str, bool], ...] = (
@@ -93,11 +95,15 @@ def write(run_dirs: Iterable[str | Path] | str | Path, out: str | Path = "report
     out : the HTML file; its folder is made, an existing file is replaced.
 
     Returns the path written. Raises FileNotFoundError where a path holds no run, ValueError for
-    no path at all.
+    no path at all. Of more than `MOST_GROUPS` variants the page is that of a comparison.
     """
     runs = [Run.load(path) for path in find(run_dirs)]
-    page = render(runs)
     out = Path(out)
+    if len(groups.group(runs)) > MOST_GROUPS:
+        from oasis.report import comparison
+
+        return comparison.write(runs, out)
+    page = render(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
     return out
@@ -106,16 +112,14 @@ def write(run_dirs: Iterable[str | Path] | str | Path, out: str | Path = "report
 def render(runs: Sequence[Run]) -> str:
     """The page as a string."""
     grouped = groups.group(runs)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters |= {"percent": percent, "count": count, "duration": figures.duration}
-    source = resources.files("oasis.report").joinpath("template.html.j2").read_text("utf-8")
+    template = load_template("template.html.j2")
     cards = []
     for k, (draw, title, caption, missing, wide) in enumerate(FIGURES):
         figure = draw(grouped)
         svg = None if figure is None else inline_svg(figure, f"f{k}-", title)
         cards.append({"title": title, "caption": caption if svg else missing, "svg": svg})
         cards[-1]["wide"] = wide
-    return environment.from_string(source).render(
+    return template.render(
         facts=facts(runs),
         tiles=[tile(group) for group in grouped],
         rows=[row for group in grouped for row in rows(group)],
@@ -123,6 +127,15 @@ def render(runs: Sequence[Run]) -> str:
         figures=cards,
         runs=runs,
     )
+
+
+def load_template(name: str) -> Template:
+    """A template of this package; it finds the style sheet as `style`."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters |= {"percent": percent, "count": count, "duration": figures.duration}
+    here = resources.files("oasis.report")
+    environment.globals["style"] = Markup(here.joinpath("style.css").read_text("utf-8"))
+    return environment.from_string(here.joinpath(name).read_text("utf-8"))
 
 
 def inline_svg(figure: Figure, prefix: str, label: str) -> Markup:

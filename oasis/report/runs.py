@@ -47,6 +47,7 @@ class Evaluation:
     accuracy: dict[str, float]
     seconds: float
     candidates: int  # candidates seen when it was taken
+    seconds_before: float = 0.0  # of scoring and training
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Run:
 
     path: Path
     policy: str
+    label: str = ""  # of the policy's variant; the policy's name where the record has none
     ratio: float | None = None
     seed: int | None = None
     tasks: list[str] = field(default_factory=list)
@@ -84,10 +86,21 @@ class Run:
         with events.open(encoding="utf-8", errors="replace") as lines:
             for event in _events(lines, run):
                 _READERS.get(event["type"], _ignore)(run, event)
+        run.label = run.label or run.policy
         if not run.held_out:
-            run.held_out = dict.fromkeys(run.tasks, _held_out(run.config))
+            size = run.settings.get("held_out")
+            run.held_out = dict.fromkeys(run.tasks, size if isinstance(size, int) else None)
         run.held_out = {name: size for name, size in run.held_out.items() if size}
         return run
+
+    @property
+    def settings(self) -> dict:
+        """What config.yaml says; empty where it is missing or was cut short by a kill."""
+        try:
+            settings = yaml.safe_load(self.config)
+        except yaml.YAMLError:
+            return {}
+        return settings if isinstance(settings, dict) else {}
 
     # -- amounts --------------------------------------------------------------------------------
 
@@ -174,6 +187,14 @@ class Run:
                 points.append((evaluation.candidates, sum(values) / len(values)))
         return points
 
+    def accuracy_over_time(self) -> list[tuple[float, float]]:
+        """(seconds of scoring and training so far, mean accuracy over the tasks seen so far) at
+        each task boundary.
+        """
+        points = self.seen_accuracy()
+        kept = [e for e in self.evaluations if e.after_task >= 0][-len(points) :] if points else []
+        return [(e.seconds_before, value) for e, (_, value) in zip(kept, points, strict=True)]
+
     def task_accuracy(self, name: str) -> list[tuple[int, float]]:
         """(candidates seen, accuracy on task `name`) wherever that was measured."""
         return [(e.candidates, e.accuracy[name]) for e in self.evaluations if name in e.accuracy]
@@ -241,22 +262,13 @@ def _parse(text: str) -> dict | None:
     return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
 
 
-def _held_out(config: str) -> int | None:
-    """`held_out` of a config.yaml, which a kill may have cut short."""
-    try:
-        settings = yaml.safe_load(config)
-    except yaml.YAMLError:
-        return None
-    size = settings.get("held_out") if isinstance(settings, dict) else None
-    return size if isinstance(size, int) else None
-
-
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _start(run: Run, event: dict) -> None:
     run.policy = event.get("policy", run.policy)
+    run.label = event.get("label") or run.policy
     run.ratio = _number(event.get("ratio"))
     run.seed = event.get("seed")
     run.tasks = list(event.get("tasks") or ())
@@ -299,6 +311,7 @@ def _evaluation(run: Run, event: dict) -> None:
             accuracy={name: value for name, value in accuracy.items() if value is not None},
             seconds=_number(event.get("seconds")) or 0.0,
             candidates=run.candidates,
+            seconds_before=run.score_seconds + run.train_seconds,
         )
     )
 

@@ -41,6 +41,11 @@ class FrozenPrefix(nn.Module):
         self.states: dict[bytes, torch.Tensor] = {}
 
     @property
+    def lower(self) -> nn.Module:
+        """The backbone of the frozen blocks."""
+        return self._lower[0]
+
+    @property
     def weight(self) -> torch.Tensor:
         """The token embedding's own weight [V, D], which callers of get_input_embeddings expect."""
         return self._lower[0].embed_tokens.weight

@@ -18,6 +18,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from oasis import policies
 from oasis.train import SelectionTrainer
+from oasis.train.accounts import accounts
 from oasis.train.config import RunConfig
 from oasis.train.evaluate import a_avg, a_last
 from oasis.train.model import attach_lora
@@ -197,7 +198,8 @@ def run(
         result = _result(directory, config, trainer, finished, forward)
         result.seconds = elapsed
         if finished:
-            log.write(_end(result))
+            record = read_events(directory / EVENTS)
+            log.write({**_end(result), **accounts(record, workspace, model, policy)})
             model.save_pretrained(directory / "adapter")
     finally:
         log.close()

@@ -153,8 +153,8 @@ VERBS = {
 }
 
 
-def _wordnet(part: str, answer: dict[str, str]) -> Pairs:
-    """(gloss, category) pairs of WordNet's "noun" or "verb" file."""
+def _wordnet_glosses(part: str) -> Pairs:
+    """(gloss, number of the lexicographer file) of WordNet's "noun", "verb", "adj" or "adv"."""
     (content,) = assets.read("wordnet", [f"./usr/share/wordnet/data.{part}"])
     pairs = []
     for line in content.decode("utf-8").splitlines():
@@ -162,7 +162,20 @@ def _wordnet(part: str, answer: dict[str, str]) -> Pairs:
         if bar and not line.startswith(" "):
             # Examples of use, in quotes, name the word that is asked for.
             pairs.append((gloss.split('; "')[0], entry.split()[1]))
-    return _labelled(pairs, answer)
+    return pairs
+
+
+def _wordnet(part: str, answer: dict[str, str]) -> Callable[[], tuple[Pairs, Pairs]]:
+    """Reader of the glosses of one part of speech, answered by their lexicographer file."""
+    return lambda: (_labelled(_wordnet_glosses(part), answer), [])
+
+
+def _parts() -> tuple[Pairs, Pairs]:
+    parts = {"noun": "noun", "verb": "verb", "adj": "adjective", "adv": "adverb"}
+    pairs = []
+    for part, answer in parts.items():
+        pairs += [(gloss, answer) for gloss, _ in _wordnet_glosses(part)]
+    return pairs, []
 
 
 def _labelled(pairs: Pairs, answer: dict[str, str]) -> Pairs:
@@ -242,12 +255,15 @@ SOURCES = {
     "nouns": Source(
         "Noun meaning: {}\nCategory:",
         tuple(NOUNS.values()),
-        lambda: (_wordnet("noun", NOUNS), []),
+        _wordnet("noun", NOUNS),
     ),
     "verbs": Source(
         "Verb meaning: {}\nCategory:",
         tuple(VERBS.values()),
-        lambda: (_wordnet("verb", VERBS), []),
+        _wordnet("verb", VERBS),
+    ),
+    "parts": Source(
+        "Meaning: {}\nPart of speech:", ("noun", "verb", "adjective", "adverb"), _parts
     ),
     "friends": Source(
         "Line: {}\nSpeaker:",

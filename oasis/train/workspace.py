@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from oasis.train import model as models
 from oasis.train import tasks as task_sources
 from oasis.train.config import RunConfig
+from oasis.train.density import FeatureSpace
 from oasis.train.encoding import Collator, encode
 from oasis.train.evaluate import choice_accuracy, pad_id
 from oasis.train.prefix import FrozenPrefix, freeze_below
@@ -78,8 +79,21 @@ class Workspace:
             self.prefix = freeze_below(
                 model, total - config.lora_layers, pad_id(tokenizer), config.cache_folder
             )
+        self._feature_space: FeatureSpace | None = None
         self._zero_shot: dict[str, float] = {}
         self.zero_shot_seconds = 0.0
+
+    @property
+    def items(self) -> list[dict]:
+        """Encoded examples of the stream by their number ("item")."""
+        return [item for task in self.encoded for item in task]
+
+    def feature_space(self, model: nn.Module) -> FeatureSpace:
+        """Features of the stream's examples; `model` is the base, adapters on it or not."""
+        if self._feature_space is None:
+            self._feature_space = FeatureSpace(self.items, self.collator, model, self.prefix)
+        self._feature_space.model = model
+        return self._feature_space
 
     def check(self, config: RunConfig) -> None:
         """ValueError where `config` differs from this workspace's in what they share."""

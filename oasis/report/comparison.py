@@ -1,0 +1,288 @@
+"""The page of a comparison: many variants, tests over the seeds, ablations, figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from oasis.report import comparison_figures as draw
+from oasis.report import figures, groups, html, results
+from oasis.report.recolour import recolour
+from oasis.report.results import Variant, ours_among
+from oasis.report.runs import Run
+
+# (file name, function, title, what it shows, whole page wide?)
+FIGURES: tuple[tuple[str, Callable, str, str, bool], ...] = (
+    (
+        "accuracy",
+        draw.accuracy_ranking,
+        "Accuracy at the end",
+        "A_last: the mark is the mean over the seeds, the line its standard deviation, the ticks "
+        "are the seeds. Dotted: training on everything.",
+        True,
+    ),
+    (
+        "over_time",
+        draw.over_candidates,
+        "Accuracy over time",
+        "Held-out accuracy over the tasks seen so far, at each task boundary; mean over the seeds.",
+        True,
+    ),
+    (
+        "equal_time",
+        draw.over_seconds,
+        "Accuracy at equal wall-clock time",
+        "The same against the seconds spent on scoring and training: at any moment the highest "
+        "curve has made the most of its time.",
+        True,
+    ),
+    (
+        "cost",
+        draw.cost,
+        "Cost relative to ours",
+        "Measured seconds, and estimated operations, of scoring and training.",
+        True,
+    ),
+    (
+        "density_skew",
+        draw.density_and_skew,
+        "What was selected",
+        "Density: how alike the selected samples are. Skew: how unevenly the tasks are served. The "
+        "line is the standard deviation over the seeds.",
+        True,
+    ),
+    (
+        "per_task",
+        draw.selected_per_task,
+        "Selected per task",
+        "Share of each task's candidates that was trained on, over all seeds.",
+        True,
+    ),
+    (
+        "qq",
+        draw.qq,
+        "Is z standard normal?",
+        "Quantiles of relative informativeness against those of N(0, 1), which the threshold "
+        "assumes (dotted).",
+        False,
+    ),
+)
+
+
+def write(runs: Sequence[Run], out: str | Path, title: str = "Policies compared") -> Path:
+    """Write the page to `out`, and beside it each figure as `figures`/*.png and the numbers as
+    results.parquet, results.csv (one row per run) and results.json (means, tests).
+    """
+    out = Path(out)
+    (out.parent / "figures").mkdir(parents=True, exist_ok=True)
+    found = results.variants(runs)
+    results.write(runs, found, out.parent)
+    cards = []
+    for index, (name, function, heading, caption, wide) in enumerate(FIGURES):
+        figure = function(found) if found else None
+        if figure is None:
+            continue
+        svg = html.inline_svg(figure, f"f{index}-", heading)
+        cards.append({"title": heading, "caption": caption, "svg": svg, "wide": wide})
+        _png(figure, out.parent / "figures" / f"{name}.png")
+    template = html.load_template("comparison.html.j2")
+    template.environment.filters |= {"points": points, "p_value": p_value, "decimals": decimals}
+    page = template.render(
+        title=title,
+        facts=html.facts(runs),
+        tiles=tiles(found),
+        bands=bands(found),
+        note=seeds_note(found),
+        bandwidth=next((v.mean("bandwidth") for v in found if v.values("bandwidth")), None),
+        tables=tables(found),
+        figures=cards,
+        runs=runs,
+        finished=sum(run.finished for run in runs),
+    )
+    out.write_text(page, encoding="utf-8")
+    return out
+
+
+def _png(figure: Figure, path: Path) -> None:
+    with rc_context(figures.STYLE):
+        recolour(figure)
+        figure.savefig(path, dpi=144, facecolor="white", metadata={"Software": None})
+
+
+def tiles(found: Sequence[Variant]) -> list[dict]:
+    """Ours, random, the best rival and full training at the ratio with the most variants."""
+    if not found:
+        return []
+    _, contest = max(draw.by_ratio(found), key=lambda pair: len(pair[1]))
+    look = draw.looks(contest)
+    shown = [v for v in contest if look[v.label].highlighted and v.values("a_last")]
+    order = {groups.BLUE: 0, groups.VERMILLION: 1, groups.ORANGE: 2, groups.INK: 3}
+    result = []
+    for variant in sorted(shown, key=lambda v: order[look[v.label].color]):
+        test = variant.against_ours.get("a_last")
+        result.append(
+            {
+                "label": variant.label,
+                "color": html.VARIABLES[look[variant.label].color],
+                "a_last": variant.mean("a_last"),
+                "ratio": variant.mean("realised_ratio"),
+                "difference": test.difference if test else None,
+                "p": test.p if test else None,
+                "reason": test.reason if test else "",
+            }
+        )
+    return result
+
+
+def bands(found: Sequence[Variant]) -> list[dict]:
+    """The main table: variants of one ratio and task order together, best first."""
+    keys = list(dict.fromkeys((v.ratio, v.order) for v in found))
+    several = len({order for _, order in keys}) > 1
+    result = []
+    for ratio, order in keys:
+        contest = [v for v in found if (v.ratio, v.order) == (ratio, order)]
+        ours = ours_among(contest) or _ours_at_most(found, order)
+        title = "all samples" if ratio == 1 else f"{100 * ratio:g} % of the samples"
+        lines = [line(v, ours) for v in contest]
+        lines.sort(key=lambda row: -(row["a_last"] or 0))
+        result.append({"title": f"{title}, {order}" if several else title, "rows": lines})
+    return result
+
+
+def _ours_at_most(found: Sequence[Variant], order: str) -> Variant | None:
+    """Ours at its largest ratio: what full training's cost is related to."""
+    return ours_among(sorted((v for v in found if v.order == order), key=lambda v: -v.ratio))
+
+
+def line(variant: Variant, ours: Variant | None) -> dict[str, Any]:
+    """One row of the main table."""
+    metrics = ("a_last", "a_avg", "selected", "realised_ratio", "forgetting", "density", "skew")
+    values: dict[str, Any] = {name: variant.mean(name) for name in metrics}
+    kind = "ours" if variant is ours else variant.policy
+    values |= {
+        "label": variant.label,
+        "seeds": variant.seeds,
+        "kind": kind if kind in ("ours", "random", "full") else "",
+        "test": variant.against_ours.get("a_last"),
+        "time": _relative(variant.work_seconds, ours and ours.work_seconds),
+        "flops": _relative(variant.flops, ours and ours.flops),
+    }
+    for name in ("a_last", "a_avg"):
+        values |= {f"{name}_sd": variant.deviation(name), f"{name}_mark": variant.mark(name)}
+    return values
+
+
+def _relative(value: float | None, whole: float | None) -> float | None:
+    return value / whole if value is not None and whole else None
+
+
+def tables(found: Sequence[Variant]) -> list[dict]:
+    """Ablations: components, single options of a policy, task orders; each where there is one."""
+    return [table for table in (components(found), *options(found), orders(found)) if table]
+
+
+def components(found: Sequence[Variant]) -> dict | None:
+    """Ours, its ablations, `vanilla` and `random`, for every ratio."""
+    parts = [v for v in found if v.policy in ("oasis", "vanilla", "random")]
+    parts = [v for v in parts if v.order == found[0].order] if parts else []
+    if not any(v.policy == "vanilla" or v.options for v in parts):
+        return None
+    ratios = sorted({v.ratio for v in parts}, reverse=True)
+    rank = {"random": 0, "vanilla": 1, "oasis": 2}
+    labels = dict.fromkeys(
+        v.label for v in sorted(parts, key=lambda v: (rank[v.policy], not v.options))
+    )
+    rows = []
+    for label in labels:
+        cells = []
+        for ratio in ratios:
+            match = [v for v in parts if (v.label, v.ratio) == (label, ratio)]
+            cells.append(_both(match[0]) if match else "–")
+        rows.append([label, *cells])
+    columns = ["variant", *(f"A_last, A_avg at {100 * ratio:g} %" for ratio in ratios)]
+    caption = "What each part of ours adds: from random and top-k (vanilla) to the whole."
+    return _table("Components", caption, columns, rows)
+
+
+def options(found: Sequence[Variant]) -> list[dict]:
+    """A table for every option in which runs of one policy and ratio differ and in no other."""
+    result = []
+    by: dict[tuple, list[Variant]] = {}
+    for variant in found:
+        by.setdefault((variant.policy, variant.ratio, variant.order), []).append(variant)
+    for (policy, ratio, _), group in by.items():
+        for name in dict.fromkeys(key for v in group for key in v.options):
+            base: dict[str, list[Variant]] = {}
+            for variant in group:
+                rest = {k: o for k, o in variant.options.items() if k != name}
+                base.setdefault(json.dumps(rest, sort_keys=True), []).append(variant)
+            for rest, same in base.items():
+                if len(same) < 2:
+                    continue
+                same.sort(key=lambda v: str(v.options.get(name, "")))
+                rows = [
+                    [v.options.get(name, "default"), _score(v, "a_last"), _score(v, "a_avg"),
+                     html.percent(v.mean("realised_ratio"), 2)] for v in same
+                ]  # fmt: skip
+                others = "" if rest == "{}" else f" with {rest}"
+                title = f"{policy}: {name}"
+                caption = f"At {100 * ratio:g} % of the samples{others}."
+                columns = [name, "A_last", "A_avg", "ratio"]
+                result.append(_table(title, caption, columns, rows))
+    return result
+
+
+def orders(found: Sequence[Variant]) -> dict | None:
+    """A_last and A_avg by task order, for variants that ran in several."""
+    names = list(dict.fromkeys(v.order for v in found))
+    if len(names) < 2:
+        return None
+    rows = []
+    for label, ratio in dict.fromkeys((v.label, v.ratio) for v in found):
+        match = {v.order: v for v in found if (v.label, v.ratio) == (label, ratio)}
+        cells = [_both(match[name]) if name in match else "–" for name in names]
+        rows.append([f"{label}, {100 * ratio:g} %", *cells])
+    return _table("Task order", "A_last, A_avg.", ["variant", *names], rows, wide=True)
+
+
+def _table(title: str, caption: str, columns: list, rows: list, wide: bool = False) -> dict:
+    return {"title": title, "caption": caption, "columns": columns, "rows": rows, "wide": wide}
+
+
+def _score(variant: Variant, metric: str) -> str:
+    deviation = variant.deviation(metric)
+    spread = "" if deviation is None else f" ± {100 * deviation:.1f}"
+    return html.percent(variant.mean(metric)) + spread
+
+
+def _both(variant: Variant) -> str:
+    return f"{_score(variant, 'a_last')}, {html.percent(variant.mean('a_avg'))}"
+
+
+def seeds_note(found: Iterable[Variant]) -> str:
+    """How many seeds stand behind the numbers."""
+    seeds = sorted({variant.seeds for variant in found})
+    if not seeds:
+        return ""
+    if seeds[-1] < 2:
+        return "One seed each: differences are not tested, and may be chance."
+    span = f"{seeds[0]} to {seeds[-1]}" if seeds[0] < seeds[-1] else f"{seeds[0]}"
+    return f"Seeds a variant: {span}."
+
+
+def points(difference: float) -> str:
+    """`+1.2`: percentage points with a sign."""
+    return f"{100 * difference:+.1f}".replace("-", "\u2212")
+
+
+def p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def decimals(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
