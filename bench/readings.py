@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from scipy import stats
 from bench.real_training import markdown, parse, write
 from bench.recording import Recording, record
 from oasis import Selector
-from oasis.oris import DRAWS, SCALES
+from oasis.oris import DRAWS, PRESETS, SCALES, Preset
 from oasis.train.workspace import Workspace
 
 BETAS = (0.1, 0.5, 0.9, 0.99)
@@ -32,13 +32,16 @@ RULES = {
     "residual 0.1": {"siren": "residual", "ridge": 0.1},
 }
 RATIOS = (0.0625, 0.125, 0.25)
-FIXED = {"gain": 0.0, "integral_gain": 0.0}
+# The default reading, and the same with the paper's fixed threshold.
+STEERED = PRESETS["calibrated"]
+_SAME = ("siren", "ridge", "beta", "scale", "draw", "warmup")
+FIXED = replace(PRESETS["paper"], **{name: getattr(STEERED, name) for name in _SAME})
 
 
 @dataclass
 class Options:
     """load: recordings to replay, separated by commas; nothing: record them now.
-    policies: that train while recording. seed: of the replayed draws."""
+    policies: that train while recording. draw_seed: of the replayed draws."""
 
     load: str = ""
     policies: str = "random,oasis"
@@ -59,9 +62,11 @@ class Replay:
         return self.counts.sum() / max(self.candidates.sum(), 1)
 
 
-def replay(recording: Recording, ratio: float = 0.25, seed: int = 0, **reading) -> Replay:
-    """What `oasis.Selector(ratio, seed=seed, **reading)` makes of the recorded batches."""
-    selector = Selector(ratio, seed=seed, nonfinite="skip", **reading)
+def replay(
+    recording: Recording, ratio: float, preset: Preset = STEERED, seed: int = 0, **reading
+) -> Replay:
+    """What `oasis.Selector` with this preset and these overrides makes of the recorded batches."""
+    selector = Selector(ratio, preset=preset, seed=seed, nonfinite="skip", **reading)
     z, batch, counts, candidates = [], [], [], []
     for index, (gram, valid) in enumerate(zip(recording.grams, recording.valid, strict=True)):
         selection = selector.select(gram=gram, valid=valid)
@@ -92,9 +97,9 @@ def readings(recording: Recording, seed: int = 0) -> list[dict]:
         reading = {**RULES[rule], "scale": scale, "beta": beta, "warmup": warmup}
         row = {"rule": rule, "scale": scale, "beta": beta, "warmup": warmup}
         for ratio in RATIOS:
-            fixed = replay(recording, ratio, seed, **reading, **FIXED)
+            fixed = replay(recording, ratio, FIXED, seed, **reading)
             row[f"fixed {ratio}"] = fixed.ratio
-            row[f"steered {ratio}"] = replay(recording, ratio, seed, **reading).ratio
+            row[f"steered {ratio}"] = replay(recording, ratio, STEERED, seed, **reading).ratio
         row |= normality(fixed.z)  # z knows nothing of the ratio
         row["early"] = normality(fixed.z[fixed.batch < early])
         rows.append(row)
@@ -105,8 +110,8 @@ def draws(recording: Recording, seed: int = 0, **reading) -> list[dict]:
     """One row per draw x ratio x threshold (fixed or steered) for one reading: counts per batch."""
     rows = []
     for draw, ratio, steered in itertools.product(DRAWS, RATIOS, (False, True)):
-        gains = {} if steered else FIXED
-        result = replay(recording, ratio, seed, draw=draw, **reading, **gains)
+        preset = STEERED if steered else FIXED
+        result = replay(recording, ratio, preset, seed, draw=draw, **reading)
         rows.append(
             {
                 "draw": draw,

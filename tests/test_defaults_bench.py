@@ -101,7 +101,7 @@ def test_z_and_counts_of_a_replay(tmp_path):
     recording.valid[5] = recording.valid[5].clone()
     recording.valid[5][:3] = False
     scores = torch.stack([gram.diagonal() for gram in recording.grams])
-    got = readings.replay(recording, siren="none", scale="within", beta=0.9, **readings.FIXED)
+    got = readings.replay(recording, 0.25, readings.FIXED, siren="none", beta=0.9)
     assert got.candidates.tolist() == [16] * 5 + [13] + [16] * 54
     assert got.ratio == got.counts.sum() / (60 * 16 - 3)
     mean, within = scores[0].mean(), scores[0].var(unbiased=False)
