@@ -46,12 +46,10 @@ def test_kmeans_by_hand():
     assert sorted(kmeans.centers.tolist()) == [[0, 1], [10, 2]]
     label, distance = kmeans.assign(torch.tensor([[0.0, 0], [10, 5], [0, 1]]))
     assert distance.tolist() == [1, 3, 0] and label[0] == label[2] != label[1]
-    # Each center has had two points, which have faded to 2 x 0.99 = 1.98:
-    # (1.98 (0, 1) + (0, 4) + (0, 1)) / 3.98 and (1.98 (10, 2) + 2 (10, 6)) / 3.98.
+    # Each center has had two points: (2 (0, 1) + (0, 4) + (0, 1)) / 4 and
+    # (2 (10, 2) + 2 (10, 6)) / 4.
     kmeans.update(torch.tensor([[0.0, 4], [0, 1], [10, 6], [10, 6]]))
-    centers = sorted(kmeans.centers.tolist())
-    assert centers[0] == pytest.approx([0, 6.98 / 3.98])
-    assert centers[1] == pytest.approx([10, 15.96 / 3.98])
+    assert sorted(kmeans.centers.tolist()) == [[0, 1.75], [10, 4]]
 
 
 @pytest.mark.parametrize("spherical", [True, False])
@@ -71,8 +69,6 @@ def test_kmeans_resumes_bit_for_bit_before_and_after_the_warm_up(spherical, tmp_
     for start in (1, 9, 27):
         other = RunningKMeans(5, warmup=30, seed=77, spherical=spherical)
         other.load_state_dict(torch.load(tmp_path / f"{start}.pt", weights_only=True))
-        if start == 1:
-            other.seed = 1  # the whole k-means at the end of the warm-up takes it
         for step in range(start, 40):
             other.update(stream[step])
             assert torch.equal(other.centers, centers[step]), (start, step)
@@ -83,12 +79,16 @@ def test_new_tasks_find_centers():
     kmeans = RunningKMeans(8, seed=2)
     places = torch.tensor([[0.0, 0], [20, 0], [20, 9], [20, -9]])
     seen = []
-    for step in range(120):  # the first task alone, then all that has arrived
+    for step in range(100):  # the first task alone, then all that has arrived
+        before = kmeans.centers.clone()
         seen.append(places[0 if step < 40 else 1 + step % 3] + torch.randn(16, 2, generator=g))
         memory = torch.cat(seen)
         kmeans.update(memory[torch.randint(len(memory), (16,), generator=g)])
+        if step > 60:  # a center keeps its number, also where k-means is run again
+            assert (torch.cdist(before, kmeans.centers).diagonal() < 12).all()
     nearest = torch.cdist(kmeans.centers, places).min(dim=0).values
     assert (nearest < 2).all()
+    assert kmeans.centers.isfinite().all() and len(kmeans._latest) == 64
 
 
 def test_kmeans_of_equal_points():
@@ -108,7 +108,7 @@ def test_kmeans_of_equal_points():
 
 
 def test_quotas_by_hand():
-    quotas, shares = RunningQuotas(), torch.tensor([0.5, 0.3, 0.2])
+    quotas, shares = RunningQuotas(), torch.tensor([0.5, 0.3, 0.2]).double()
     plenty = torch.tensor([9, 9, 9])
     # Credits 2, 1.2, 0.8: one to 0 (1 left), one to 1 (0.2), one to 0 (0), one to 2 (-0.2).
     assert quotas.split(4, shares, plenty) == [2, 1, 1]
@@ -132,7 +132,8 @@ def test_quotas_hold_over_the_stream_for_clusters_that_are_often_absent():
             available[0] = 0  # in one batch out of five
         counts += torch.tensor(quotas.split(2, shares, available))
     assert counts.sum() == 4000
-    assert torch.allclose(counts / 4000, shares, atol=0.005)
+    # Credits fade by 1 % a batch, which costs the first about 0.01 x its mean credit / 2 slots.
+    assert torch.allclose(counts / 4000, shares, atol=0.008)
 
 
 def test_what_a_cluster_lacks_goes_to_the_others_by_their_shares():
@@ -176,8 +177,8 @@ def test_selfsup_by_hand(keep, first, second):
     # Centers (0, 1) and (10, 2): distances 1, 1, 2, 2.
     points = torch.tensor([[0.0, 0], [0, 2], [10, 0], [10, 4]])
     assert order(policy, batch(features=points)) == first
-    # The centers' two points count 1.98: (0, (1.98 + 4 + 1) / 3.98) = (0, 1.754) and
-    # (10, (3.96 + 2 + 6) / 3.98) = (10, 3.005): distances 2.246, 0.754, 1.005, 2.995.
+    # Each center has had two points: (0, (2 + 4 + 1) / 4) and (10, (4 + 2 + 6) / 4). Distances
+    # 2.25, 0.75, 1, 3.
     points = torch.tensor([[0.0, 4], [0, 1], [10, 2], [10, 6]])
     assert order(policy, batch(features=points)) == second
     with pytest.raises(ValueError, match="keep: got 'mid'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,7 @@ from torch import Tensor
 
 from oasis.checks import check_count
 
-FORGET = 0.99  # per batch, of what a center has had: the model moves, and so do its features
-REASSIGN = 0.05  # of the largest cluster's share, below which a center is put elsewhere
+REFIT = 16  # batches between two runs of whole k-means
 
 
 def check_warmup(clusters: int, warmup: int | None) -> int:
@@ -23,12 +23,14 @@ def check_warmup(clusters: int, warmup: int | None) -> int:
 
 
 class RunningKMeans:
-    """Clusters of all points seen so far (Sculley 2010: scikit-learn's MiniBatchKMeans).
+    """Clusters of a stream (Sculley 2010: scikit-learn's MiniBatchKMeans, and k-means now and then).
 
     Until `warmup` points have been seen there is one cluster, around their mean. Then k-means is
     run on those, and every further batch moves the centers, with a step of 1 / (points a center has
-    had); centers with less than 1 % of the points of the largest are put on points of a batch, so
-    that new tasks find centers. Its random generator is its own.
+    had). Alone, that leaves the centers where the first task was: a later one moves a single center
+    over, however many there are. So every 16 batches k-means is run again on the latest
+    max(8 K, `warmup`) points, and the new centers take the numbers of the old ones they are nearest
+    to (the assignment with the least sum of distances).
 
     Args:
         clusters: K.
@@ -50,7 +52,8 @@ class RunningKMeans:
         self.clusters = clusters
         self.seed = seed
         self.spherical = spherical
-        self._seen: list[Tensor] = []  # the points of the warm-up
+        self._latest: Tensor | None = None  # points, those of the warm-up first
+        self._batches = 0  # since whole k-means was run
         self._model = None
 
     @property
@@ -63,9 +66,9 @@ class RunningKMeans:
         """[K, D] float32; before the end of the warm-up [1, D], [0, 0] before any point."""
         if self._model is not None:
             return torch.from_numpy(self._model.cluster_centers_)
-        if not self._seen:
+        if self._latest is None:
             return torch.empty(0, 0)
-        mean = torch.cat(self._seen).mean(dim=0, keepdim=True)
+        mean = self._latest.mean(dim=0, keepdim=True)
         return F.normalize(mean, dim=1) if self.spherical else mean
 
     def points(self, x: Tensor) -> Tensor:
@@ -78,15 +81,17 @@ class RunningKMeans:
         if len(x) == 0:
             return
         x = self.points(x).contiguous()
-        if self._model is not None:
-            self._model._counts *= FORGET
-            self._model.partial_fit(x.numpy())
-        else:
-            self._seen.append(x)
-            if sum(map(len, self._seen)) < self.warmup:
+        latest = x if self._latest is None else torch.cat([self._latest, x])
+        self._latest = latest[-max(8 * self.clusters, self.warmup) :]
+        self._batches += 1
+        if self._model is None:
+            if len(self._latest) < self.warmup:
                 return
-            self._start(torch.cat(self._seen).numpy())
-            self._seen = []
+            self._fit()
+        elif self._batches > REFIT:
+            self._fit()
+        else:
+            self._model.partial_fit(x.numpy())
         if self.spherical:
             centers = torch.from_numpy(self._model.cluster_centers_)
             self._model.cluster_centers_ = F.normalize(centers, dim=1).numpy()
@@ -99,13 +104,21 @@ class RunningKMeans:
         distance, label = distances.min(dim=1)
         return label, distance
 
-    def _start(self, points: np.ndarray) -> None:
-        """Whole k-means on the points, the result of which the mini-batches go on from."""
+    def _fit(self) -> None:
+        """Whole k-means on the latest points, the result of which the mini-batches go on from."""
+        from scipy.optimize import linear_sum_assignment
         from sklearn.cluster import k_means
 
-        seed = self.seed % 2**32
-        centers = k_means(points, self.clusters, n_init=4, random_state=seed)[0]
-        self._model = self._from(centers.astype(np.float32), points)
+        points, seed = self._latest.numpy(), self.seed % 2**32
+        with warnings.catch_warnings():
+            # Fewer distinct points than clusters: some centers coincide, which does no harm.
+            warnings.filterwarnings("ignore", "Number of distinct clusters")
+            centers = k_means(points, self.clusters, n_init=1, random_state=seed)[0]
+        centers = centers.astype(np.float32)
+        if self._model is not None:
+            distances = torch.cdist(self.centers, torch.from_numpy(centers))
+            centers = centers[linear_sum_assignment(distances.numpy())[1]]
+        self._model, self._batches = self._from(centers, points), 0
 
     def _from(self, centers: np.ndarray, points: np.ndarray):
         from sklearn.cluster import MiniBatchKMeans
@@ -114,19 +127,23 @@ class RunningKMeans:
             self.clusters,
             init=centers,
             n_init=1,
-            reassignment_ratio=REASSIGN,
             batch_size=self.clusters,  # how far a batch counts towards putting centers elsewhere
             random_state=np.random.RandomState(self.seed % 2**32),
         ).partial_fit(points)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers that `load_state_dict` goes on from, bit for bit."""
-        if self._model is None:
-            return {"seen": torch.cat(self._seen) if self._seen else None, "model": None}
+        common = {
+            "seed": self.seed,
+            "batches": self._batches,
+            "latest": None if self._latest is None else self._latest.clone(),
+        }
         model = self._model
+        if model is None:
+            return {**common, "model": None}
         _, key, position, has_gauss, gauss = model._random_state.get_state()
         return {
-            "seen": None,
+            **common,
             "model": {
                 "centers": torch.from_numpy(model.cluster_centers_.copy()),
                 "counts": torch.from_numpy(model._counts.copy()),
@@ -138,8 +155,9 @@ class RunningKMeans:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        seen, model = state["seen"], state["model"]
-        self._seen, self._model = [] if seen is None else [seen.cpu().clone()], None
+        latest, model = state["latest"], state["model"]
+        self.seed, self._batches = int(state["seed"]), int(state["batches"])
+        self._latest, self._model = None if latest is None else latest.cpu().clone(), None
         if model is None:
             return
         centers = model["centers"].cpu().numpy()
