@@ -72,3 +72,28 @@ def test_a_file_that_is_no_mapping(tmp_path):
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ValueError, match="got a list, expected lines of 'key: value'"):
         RunConfig.load(tmp_path / "list.yaml")
+
+
+def test_the_decay_belongs_to_its_schedule():
+    assert RunConfig(lr_schedule="warmup_stable_decay", decay_steps=5).decay_steps == 5
+    for changes in ({"lr_schedule": "warmup_stable_decay"}, {"decay_steps": 5}):
+        with pytest.raises(ValueError, match="decay_steps: got"):
+            RunConfig(**changes)
+    with pytest.raises(ValueError, match="lr_schedule: got 'step', expected one of cosine"):
+        RunConfig(lr_schedule="step")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"repeats": 1.0},
+        {"off_task": "friends"},
+        {"off_task": "bbc", "off_task_share": 0.1},
+        {"accuracy": "mean"},
+        {"data_seed": -1},
+        {"cache_folder": "somewhere"},
+    ],
+)
+def test_refused_settings_of_the_stream(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        RunConfig(**changes)

@@ -23,7 +23,7 @@ def check_warmup(clusters: int, warmup: int | None) -> int:
 
 
 class RunningKMeans:
-    """Clusters of a stream (Sculley 2010: scikit-learn's MiniBatchKMeans, and k-means now and then).
+    """Clusters of a stream (Sculley 2010: scikit-learn's MiniBatchKMeans; and at times k-means).
 
     Until `warmup` points have been seen there is one cluster, around their mean. Then k-means is
     run on those, and every further batch moves the centers, with a step of 1 / (points a center has

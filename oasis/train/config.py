@@ -15,7 +15,8 @@ import yaml
 
 from oasis import policies
 
-SCHEDULES = ("cosine", "linear", "constant_with_warmup")  # as transformers names them
+# As transformers names them; the last one needs `decay_steps`.
+SCHEDULES = ("cosine", "linear", "constant_with_warmup", "warmup_stable_decay")
 
 
 @dataclass
@@ -39,7 +40,8 @@ class RunConfig:
     memory and, where `cache_folder` names a folder, on disk for other runs.
 
     Training: AdamW without weight decay, `learning_rate` after `warmup_steps`, then on
-    `lr_schedule` ("cosine", "linear", "constant_with_warmup").
+    `lr_schedule` ("cosine", "linear", "constant_with_warmup", or "warmup_stable_decay", which is
+    constant until the last `decay_steps` and then falls to 0).
     A checkpoint every `save_steps` steps (0: none); `stop_after` that many steps (0: never) the run
     writes one and stops; `resume` goes on from the last one. The Trainer logs every `logging_steps`
     steps (0: never).
@@ -82,6 +84,7 @@ class RunConfig:
     learning_rate: float = 5e-4
     lr_schedule: str = "cosine"
     warmup_steps: int = 0
+    decay_steps: int = 0
     max_grad_norm: float = 1.0
     evaluate: str = "seen"
     accuracy: str = "micro"
@@ -126,6 +129,11 @@ class RunConfig:
         if self.lr_schedule not in SCHEDULES:
             expected = ", ".join(SCHEDULES)
             raise ValueError(f"lr_schedule: got {self.lr_schedule!r}, expected one of {expected}")
+        if (self.lr_schedule == "warmup_stable_decay") != (self.decay_steps > 0):
+            raise ValueError(
+                f"decay_steps: got {self.decay_steps} with lr_schedule {self.lr_schedule!r}, "
+                "expected more than 0 with 'warmup_stable_decay' and 0 with others"
+            )
         if self.accuracy not in ("micro", "macro"):
             raise ValueError(f"accuracy: got {self.accuracy!r}, expected 'micro' or 'macro'")
         for name in ("tasks", "name", "policy", "model"):
@@ -136,7 +144,7 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: got {value}, expected at least 1")
-        steps = ("warmup_steps", "logging_steps", "save_steps", "stop_after")
+        steps = ("warmup_steps", "decay_steps", "logging_steps", "save_steps", "stop_after")
         for name in (*steps, "forward_batches"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 or more")

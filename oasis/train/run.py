@@ -239,6 +239,7 @@ def _arguments(
         per_device_train_batch_size=config.batch_size,
         learning_rate=config.learning_rate,
         lr_scheduler_type=config.lr_schedule,
+        lr_scheduler_kwargs={"num_decay_steps": config.decay_steps} if config.decay_steps else None,
         warmup_steps=config.warmup_steps,
         weight_decay=0.0,
         optim="adamw_torch",
