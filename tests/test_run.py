@@ -10,6 +10,7 @@ import tiny_text
 import yaml
 from rich.console import Console
 
+from oasis import policies
 from oasis.train.config import RunConfig
 from oasis.train.demo import demo, load_config, standard_error
 from oasis.train.record import EventLog, read_events
@@ -216,3 +217,12 @@ def test_the_packaged_settings_are_valid():
     assert len(load_config().tasks) == 3
     assert load_config(quick=True).held_out < load_config().held_out
     assert standard_error({"a": 0.5, "b": 0.5}, 100) == pytest.approx(0.05 / math.sqrt(2))
+
+
+def test_a_policy_that_asks_is_told_the_length(tmp_path, monkeypatch):
+    settings = config(tmp_path, policy="random")
+    made = policies.create("random", 0.25, 0)
+    made.total_batches = None
+    monkeypatch.setattr(policies, "create", lambda *args, **kwargs: made)
+    run(settings, progress=False, workspace=workspace(settings))
+    assert made.total_batches == 8
