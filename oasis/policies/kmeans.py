@@ -1,4 +1,4 @@
-"""Mini-batch k-means that runs along with a stream."""
+"""K-means that runs along with a stream, on scikit-learn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_warmup(clusters: int, warmup: int | None) -> int:
 
 
 class RunningKMeans:
-    """Clusters of a stream (Sculley 2010: scikit-learn's MiniBatchKMeans; and at times k-means).
+    """Clusters of a stream: mini-batch k-means (Sculley 2010), and whole k-means now and then.
 
     Until `warmup` points have been seen there is one cluster, around their mean. Then k-means is
     run on those, and every further batch moves the centers, with a step of 1 / (points a center has
