@@ -90,8 +90,8 @@ def write(runs: Sequence[Run], out: str | Path, title: str = "Policies compared"
         svg = html.inline_svg(figure, f"f{index}-", heading)
         cards.append({"title": heading, "caption": caption, "svg": svg, "wide": wide})
         _png(figure, out.parent / "figures" / f"{name}.png")
-    template = html.load_template("comparison.html.j2")
-    template.environment.filters |= {"points": points, "p_value": p_value, "decimals": decimals}
+    filters = {"points": points, "p_value": p_value, "decimals": decimals}
+    template = html.load_template("comparison.html.j2", **filters)
     page = template.render(
         title=title,
         facts=html.facts(runs),

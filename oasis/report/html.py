@@ -129,10 +129,11 @@ def render(runs: Sequence[Run]) -> str:
     )
 
 
-def load_template(name: str) -> Template:
-    """A template of this package; it finds the style sheet as `style`."""
+def load_template(name: str, **filters: Callable) -> Template:
+    """A template of this package; it finds the style sheet as `style`, and further `filters`."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters |= {"percent": percent, "count": count, "duration": figures.duration}
+    environment.filters |= filters
     here = resources.files("oasis.report")
     environment.globals["style"] = Markup(here.joinpath("style.css").read_text("utf-8"))
     return environment.from_string(here.joinpath(name).read_text("utf-8"))
