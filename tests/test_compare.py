@@ -271,7 +271,8 @@ def test_workers_side_by_side_and_the_others_go_on_when_runs_fail(place, tmp_pat
     done = compare(grid, workers=2, console=screen)
     assert sorted(cell.label for cell in done.finished) == ["full", "random"]
     failed = {cell.label: message for cell, message in done.failed}
-    assert failed["raises"] == "ValueError: it broke" and "ended with 3" in failed["dies"]
+    assert failed["raises"] == "ValueError: it broke" and "ended with status 3" in failed["dies"]
+    assert "status 3" in (tmp_path / "runs" / "dies-0.25-s0" / "error.txt").read_text()
     error = (tmp_path / "runs" / "raises-0.25-s0" / "error.txt").read_text()
     assert "Traceback" in error and "it broke" in error
     text = screen.file.getvalue()

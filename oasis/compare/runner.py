@@ -19,8 +19,8 @@ from rich.console import Console
 from oasis.compare.claims import Claims
 from oasis.compare.config import Cell, Grid
 from oasis.compare.progress import Progress
-from oasis.compare.state import FINISHED, changed, state
-from oasis.compare.worker import DONE, FAILED, TAKEN, Outcome, serve, shared_key
+from oasis.compare.state import ERROR, FINISHED, changed, state
+from oasis.compare.worker import DONE, FAILED, STOPPED, TAKEN, Outcome, serve, shared_key
 
 MOST_WORKERS = 8
 GRACE = 20.0  # seconds that a worker gets to end its step after an interrupt
@@ -209,9 +209,17 @@ class Pool:
             except (EOFError, ConnectionResetError):
                 worker.process.join()
                 self.workers.remove(worker)
-                how = f"its process ended with {worker.process.exitcode}"
-                outcome = Outcome(FAILED, f"{how} (negative: the signal; see {self.grid.out}/logs)")
+                outcome = Outcome(FAILED, self._death(worker.process.exitcode))
+                cell.directory.mkdir(parents=True, exist_ok=True)
+                (cell.directory / ERROR).write_text(outcome.message + "\n", encoding="utf-8")
             self._account(cell, outcome)
+
+    def _death(self, status: int) -> str:
+        """What is known of a worker process that ended in the middle of a run."""
+        if status == STOPPED:
+            return "its process was told to stop (SIGTERM)"
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"its process {how}; see {Path(self.grid.out) / 'logs'}"
 
     def _account(self, cell: Cell, outcome: Outcome) -> None:
         if outcome.status == TAKEN:

@@ -21,6 +21,7 @@ from oasis.compare.state import ERROR, FINISHED, end_event, state
 from oasis.train.config import RunConfig
 
 DONE, FAILED, TAKEN = "done", "failed", "taken"
+STOPPED = 128 + signal.SIGTERM  # exit status of a worker that was told to stop, as shells have it
 
 
 class Stopped(BaseException):
@@ -107,14 +108,17 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which decides
     signal.signal(signal.SIGTERM, _stop)
     _watch_parent()
-    with contextlib.suppress(Stopped, EOFError, BrokenPipeError), _output_to(log):
-        import torch
+    try:
+        with contextlib.suppress(EOFError, BrokenPipeError), _output_to(log):
+            import torch
 
-        torch.set_num_threads(threads)
-        load_modules(imports)
-        runner = Runner(Claims(folder))
-        while (config := pipe.recv()) is not None:
-            pipe.send(runner.run(config))
+            torch.set_num_threads(threads)
+            load_modules(imports)
+            runner = Runner(Claims(folder))
+            while (config := pipe.recv()) is not None:
+                pipe.send(runner.run(config))
+    except Stopped:
+        sys.exit(STOPPED)
 
 
 def _stop(*_: Any) -> None:
