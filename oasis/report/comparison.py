@@ -38,7 +38,7 @@ FIGURES: tuple[tuple[str, Callable, str, str, bool], ...] = (
         draw.over_seconds,
         "Accuracy at equal wall-clock time",
         "The same against the seconds spent on scoring and training: at any moment the highest "
-        "curve has made the most of its time.",
+        "curve has made the most of its time. Grey: the other variants.",
         True,
     ),
     (

@@ -100,19 +100,23 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
 
 def over_candidates(found: Sequence[Variant]) -> Figure | None:
     """Mean accuracy over the tasks so far at each task boundary."""
-    return _curves(found, lambda run: run.seen_accuracy(), "candidates seen", "{:,.0f}".format)
+    ticks = "{:,.0f}".format
+    return _curves(found, lambda r: r.seen_accuracy(), "candidates seen", ticks, _label_column)
 
 
 def over_seconds(found: Sequence[Variant]) -> Figure | None:
     """The same against the seconds of scoring and training."""
-    return _curves(found, lambda run: run.accuracy_over_time(), "scoring and training", _duration)
+    xlabel = "time of scoring and training"
+    return _curves(found, lambda r: r.accuracy_over_time(), xlabel, _duration, _label_highlighted)
 
 
 def _duration(seconds: float) -> str:
     return duration(max(seconds, 0.0))
 
 
-def _curves(found: Sequence[Variant], points: Callable, xlabel: str, ticks) -> Figure | None:
+def _curves(
+    found: Sequence[Variant], points: Callable, xlabel: str, ticks: Callable, label: Callable
+) -> Figure | None:
     ratio, contest = max(by_ratio(found), key=lambda pair: len(pair[1]))
     lines = [(v, mean_curve([points(run) for run in v.runs])) for v in contest]
     lines = [(variant, curve) for variant, curve in lines if len(curve)]
@@ -135,7 +139,7 @@ def _curves(found: Sequence[Variant], points: Callable, xlabel: str, ticks) -> F
                 markeredgecolor=SURFACE,
                 markeredgewidth=0.8,
             )
-        _label_ends(axes, [(v.label, c[-1], look[v.label]) for v, c in lines])
+        label(axes, [(v.label, tuple(c[-1]), look[v.label]) for v, c in lines])
         axes.set_title(f"{100 * ratio:g} % of the samples, and full training")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -210,6 +214,8 @@ def density_and_skew(found: Sequence[Variant]) -> Figure | None:
                 style = {"color": shown.color, "fmt": shown.marker, "markersize": 5}
                 axes.errorbar(variant.mean(metric), row, xerr=deviation, linewidth=1.3, **style)
             axes.set_xlabel(titles[metric])
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            axes.grid(axis="y", visible=False)
             axes.grid(axis="x")
         _name_rows(grid[0], [v.label for v in contest], [look[v.label] for v in contest])
         return figure
@@ -307,37 +313,55 @@ def _name_rows(axes: Axes, names: Sequence[str], shown: Sequence[Look]) -> None:
     axes.grid(axis="x", color=GRID)
 
 
-def _label_ends(axes: Axes, ends: Sequence[tuple[str, Sequence[float], Look]]) -> None:
-    """Names to the right of the plot, moved apart, each with a thin line to the curve's end."""
-    if not ends:
-        return
+def _label_column(axes: Axes, ends: Sequence[tuple[str, Sequence[float], Look]]) -> None:
+    """Names in a column right of the plot, each with a thin line to its curve's end."""
     ends = sorted(ends, key=lambda end: end[1][1])
-    low, high = axes.get_ylim()
-    gap = (high - low) * 0.042
-    places = [end[1][1] for end in ends]
-    for index in range(1, len(places)):  # upwards until nothing overlaps, then back to the middle
-        places[index] = max(places[index], places[index - 1] + gap)
-    excess = max(0.0, places[-1] - high)
-    places = [place - excess for place in places]
-    for index in range(len(places) - 2, -1, -1):
-        places[index] = min(places[index], places[index + 1] - gap)
-    right = max(end[1][0] for end in ends)
-    axes.set_xlim(right=right * 1.02)
-    for (name, (x, y), look), place in zip(ends, places, strict=True):
-        color = look.color if look.highlighted else MUTED
+    places = apart([end[1][1] for end in ends], axes.get_ylim(), 0.042)
+    axes.set_xlim(right=1.02 * max(end[1][0] for end in ends))
+    for (name, end, look), place in zip(ends, places, strict=True):
+        line = {"arrowstyle": "-", "color": GRID, "linewidth": 0.9, "relpos": (0, 0.5)}
         axes.annotate(
             name,
-            (x, y),
-            xytext=(1.02, place),
-            xycoords="data",
+            end,
+            xytext=(1.03, place),
             textcoords=axes.get_yaxis_transform(),
             va="center",
             fontsize=8,
-            color=color,
-            fontweight="bold" if look.highlighted else "normal",
-            arrowprops={"arrowstyle": "-", "color": GRID, "linewidth": 0.7, "shrinkB": 2},
+            arrowprops=line | {"shrinkA": 1, "shrinkB": 2},
             annotation_clip=False,
+            **_ink(look),
         )
+
+
+def _label_highlighted(axes: Axes, ends: Sequence[tuple[str, Sequence[float], Look]]) -> None:
+    """Names of the highlighted curves, each beside its end."""
+    ends = sorted((end for end in ends if end[2].highlighted), key=lambda end: end[1][1])
+    places = apart([end[1][1] for end in ends], axes.get_ylim(), 0.06)
+    axes.set_xlim(right=1.08 * max((end[1][0] for end in ends), default=1.0))
+    for (name, (x, _), look), place in zip(ends, places, strict=True):
+        offset = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(name, (x, place), fontsize=8.5, **offset, **_ink(look))
+
+
+def _ink(look: Look) -> dict[str, str]:
+    weight = "bold" if look.highlighted else "normal"
+    return {"color": look.color if look.highlighted else MUTED, "fontweight": weight}
+
+
+def apart(values: Sequence[float], limits: tuple[float, float], share: float) -> list[float]:
+    """Rising `values` moved to be at least `share` of the range between the `limits` from each
+    other, about where they were, and within the limits where there is room.
+    """
+    low, high = limits
+    gap = share * (high - low)
+    places = list(values)
+    for index in range(1, len(places)):
+        places[index] = max(places[index], places[index - 1] + gap)
+    if places:
+        shift = (sum(values) - sum(places)) / len(places)
+        shift = max(min(shift, high - places[-1]), low - places[0])
+        places = [place + shift for place in places]
+    return places
 
 
 def _percent(axis) -> None:

@@ -81,10 +81,9 @@ def welch(ours: Sequence[float], theirs: Sequence[float]) -> Welch:
     n = (len(ours), len(theirs))
     if min(n) < 2:
         return Welch(difference, n, None, "one seed: no test")
-    p = float(stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
-    if math.isnan(p):
+    if len(set(ours)) == len(set(theirs)) == 1:
         return Welch(difference, n, None, "no spread: no test")
-    return Welch(difference, n, p)
+    return Welch(difference, n, float(stats.ttest_ind(ours, theirs, equal_var=False).pvalue))
 
 
 @dataclass

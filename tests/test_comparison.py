@@ -1,0 +1,131 @@
+"""The comparison's numbers against scipy and hand-worked ones, and its page."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pandas as pd
+import pytest
+from made_up_grid import POLICIES, cell, grid
+from matplotlib.colors import to_hex
+from scipy import stats
+from test_report import Page
+
+from oasis import report
+from oasis.report import comparison, comparison_figures, results
+from oasis.report.recolour import LIGHT, recolour
+from oasis.report.runs import Run
+
+
+def loaded(paths) -> list[Run]:
+    return [Run.load(path) for path in paths]
+
+
+def test_welch_by_hand():
+    test = results.welch([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    # Variances 1 and 4, so t = -2 / sqrt(1/3 + 4/3), with (5/3)^2 / ((1/9 + 16/9) / 2) degrees.
+    t, degrees = -2 / math.sqrt(5 / 3), (25 / 9) / (17 / 18)
+    assert test.difference == -2 and test.n == (3, 3)
+    assert test.p == pytest.approx(2 * stats.t.sf(abs(t), degrees))
+    assert not test.significant and results.welch([1, 1.1, 0.9], [5, 5.1, 4.9]).significant
+
+
+def test_no_test_where_there_is_nothing_to_test():
+    one = results.welch([0.5], [0.4, 0.6])
+    assert (one.p, one.reason, one.significant) == (None, "one seed: no test", False)
+    for other in (0.5, 0.4):  # zero variance would make any difference infinitely significant
+        still = results.welch([0.5, 0.5], [other, other])
+        assert still.p is None and still.reason == "no spread: no test"
+
+
+def test_variants_and_marks(tmp_path):
+    found = results.variants(loaded(grid(tmp_path)))
+    fewer = [(v.label, v.seeds) for v in found if v.ratio == 0.125]
+    assert fewer == [("oasis", 3), ("random", 3), ("divbs", 3)]
+    here = [v for v in found if v.ratio == 0.25]
+    best = max(here, key=lambda v: v.mean("a_last"))
+    assert [v.label for v in here if v.mark("a_last") == "best"] == [best.label]
+    ours = next(v for v in here if v.label == "oasis")
+    assert results.ours_among(here) is ours
+    for variant in here:
+        if variant is not best:
+            p = stats.ttest_ind(
+                variant.values("a_last"), best.values("a_last"), equal_var=False
+            ).pvalue
+            assert variant.against_best["a_last"].p == pytest.approx(p)
+            assert variant.mark("a_last") == ("" if p < 0.05 else "close")
+        if variant is not ours:
+            p = stats.ttest_ind(ours.values("a_avg"), variant.values("a_avg"), equal_var=False)
+            assert variant.against_ours["a_avg"].p == pytest.approx(p.pvalue)
+    full = next(v for v in found if v.policy == "full")
+    assert full.mark("a_last") == "" and full.against_ours["a_last"].n == (3, 3)
+    values = ours.values("a_last")
+    assert ours.deviation("a_last") == pytest.approx(pd.Series(values).std())
+
+
+def test_unfinished_runs_are_in_no_test(tmp_path):
+    paths = [cell(tmp_path, "oasis", "oasis", seed) for seed in (0, 1)]
+    events = (paths[1] / "events.jsonl").read_text().splitlines()
+    (paths[1] / "events.jsonl").write_text("\n".join(events[:-1]) + "\n")
+    runs = loaded(paths)
+    (variant,) = results.variants(runs)
+    assert variant.seeds == 1 and len(results.table(runs)) == 2
+    assert comparison.seeds_note([variant]).startswith("One seed")
+
+
+def test_the_page_and_the_tables(tmp_path):
+    paths = grid(tmp_path / "runs")
+    out = report.write([tmp_path / "runs"], tmp_path / "page" / "report.html")
+    text = out.read_text("utf-8")
+    page = Page(text)
+    assert page.tags.count("svg") == len(comparison.FIGURES)
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert "script" not in page.tags and len(page.ids) == len(set(page.ids))
+    assert not any(color in text for color in LIGHT if color != LIGHT[color])
+    assert set(POLICIES) <= set(page.text) and "Components" in page.text
+    assert "oasis: beta" in page.text and "Seeds a variant: 3." in text
+    names = {path.name for path in (out.parent / "figures").iterdir()}
+    assert names == {f"{name}.png" for name, *_ in comparison.FIGURES}
+    frame = pd.read_parquet(out.parent / "results.parquet")
+    assert len(frame) == len(pd.read_csv(out.parent / "results.csv")) == len(paths)
+    summary = json.loads((out.parent / "results.json").read_text())
+    line = next(v for v in summary["variants"] if (v["label"], v["ratio"]) == ("oasis", 0.25))
+    mine = frame[(frame.label == "oasis") & (frame.ratio == 0.25)]
+    assert line["a_last"]["mean"] == pytest.approx(mine.a_last.mean()) and line["seeds"] == 3
+    assert len(line["accuracy_matrix"]) == 3
+
+
+def test_cost_is_relative_to_ours_of_the_same_ratio(tmp_path):
+    bands = comparison.bands(results.variants(loaded(grid(tmp_path))))
+    assert [band["title"] for band in bands] == [
+        "all samples", "25 % of the samples", "12.5 % of the samples"]  # fmt: skip
+    rows = {row["label"]: row for row in bands[1]["rows"]}
+    assert rows["oasis"]["flops"] == rows["oasis"]["time"] == 1
+    assert rows["random"]["flops"] == pytest.approx(7.5 / 11.5)
+    assert bands[0]["rows"][0]["flops"] == pytest.approx(30 / 11.5)
+
+
+def test_a_task_order_has_its_own_table(tmp_path):
+    paths = [cell(tmp_path, "oasis", "oasis", seed) for seed in (0, 1)]
+    events = (paths[1] / "events.jsonl").read_text().splitlines()
+    start = json.loads(events[0])
+    start["tasks"] = start["tasks"][::-1]
+    (paths[1] / "events.jsonl").write_text("\n".join([json.dumps(start), *events[1:]]))
+    found = results.variants(loaded(paths))
+    assert len(found) == 2 and comparison.orders(found)["rows"][0][0] == "oasis, 25 %"
+
+
+def test_labels_keep_apart_and_within():
+    places = comparison_figures.apart([0.5, 0.5, 0.52, 0.9], (0.0, 1.0), 0.1)
+    assert all(b - a >= 0.1 - 1e-9 for a, b in zip(places, places[1:], strict=False))
+    assert places[0] >= 0 and places[-1] <= 1
+    assert comparison_figures.apart([0.1, 0.9], (0.0, 1.0), 0.1) == pytest.approx([0.1, 0.9])
+    assert comparison_figures.apart([], (0.0, 1.0), 0.1) == []
+
+
+def test_pngs_have_the_colours_of_the_light_page(tmp_path):
+    figure = comparison_figures.accuracy_ranking(results.variants(loaded(grid(tmp_path, 1))))
+    recolour(figure)
+    labels = [label.get_color() for label in figure.axes[0].get_xticklabels()]
+    assert {"#5c656d"} == {to_hex(color) for color in labels}
