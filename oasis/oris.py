@@ -136,8 +136,8 @@ PRESETS = {
     ),
     # Ours: a deviation that does not collapse, and a threshold that finds the budget.
     "calibrated": Preset(
-        siren="auto",
-        ridge=0.0,
+        siren="residual",
+        ridge=1.0,
         beta=0.9,
         scale="within",
         draw="bernoulli",
