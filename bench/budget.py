@@ -63,11 +63,11 @@ def grams(informativeness: Tensor, seed: int) -> Tensor:
     return grads @ grads.mT
 
 
-def adjust(kernels: Tensor) -> Tensor:
-    """Adjusted scores [batches, 16] by exact SIREN."""
+def adjust(kernels: Tensor, rule: str = "exact", ridge: float = 0.0) -> Tensor:
+    """Adjusted scores [batches, 16] by a redundancy rule, exact SIREN by default."""
     valid = torch.ones(kernels.shape[1], dtype=torch.bool)
     floor = torch.tensor(-torch.inf, dtype=torch.float64)
-    return torch.stack([ops.siren(k, valid, floor, "exact", 0.0)[0] for k in kernels])
+    return torch.stack([ops.siren(k, valid, floor, rule, ridge)[0] for k in kernels])
 
 
 def follow(selector: Selector, raw: Tensor, adjusted: Tensor) -> tuple[Tensor, Tensor]:
