@@ -22,6 +22,7 @@ EXTRA_MODULES = frozenset(
             "safetensors",
             "scipy",
             "sentencepiece",
+            "sklearn",
             "transformers",
             "typer",
             "yaml",

@@ -20,7 +20,8 @@ from oasis import _core, ops
 
 TRAIN_EXTRA = (
     *("transformers", "peft", "accelerate", "safetensors", "sentencepiece", "gguf"),
-    *("jinja2", "matplotlib", "pyyaml", "rich", "typer"),
+    *("jinja2", "matplotlib", "pandas", "pyarrow", "pyyaml", "rich", "scikit-learn", "scipy"),
+    "typer",
 )
 PACKAGES = ("torch", "numpy", "triton", *TRAIN_EXTRA)
 

@@ -236,7 +236,7 @@ def test_every_module_of_the_extra_is_known():
     for line in names:
         name = line.split(";")[0].split(">")[0].strip()
         assert name in doctor.TRAIN_EXTRA
-        assert {"pyyaml": "yaml"}.get(name, name) in cli.EXTRA_MODULES
+        assert {"pyyaml": "yaml", "scikit-learn": "sklearn"}.get(name, name) in cli.EXTRA_MODULES
 
 
 def test_python_m_oasis():
