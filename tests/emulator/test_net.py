@@ -7,6 +7,8 @@ import re
 import pytest
 import torch
 
+from oasis.selector import _THRESHOLD
+
 from .device import KERNELS, Device, Fault
 from .test_oris import PLAIN, state
 from .test_siren import random_gram
@@ -95,7 +97,17 @@ def exercise(device: Device, generator) -> None:
         for method in ("exact", "residual"):
             device.select(gram, raw, valid, *state(), method, ridge=0.01, **PLAIN)
     device.siren(random_gram(17, 20, generator))
+    exercise_cap(device, random_gram(12, 20, generator), valid)
     exercise_mean_field(device)
+
+
+def exercise_cap(device: Device, gram, valid) -> None:
+    """A threshold so low that everything is drawn, more than the budget of a first batch."""
+    statistics, counters = state()
+    statistics[_THRESHOLD] = -100.0
+    steered = {**PLAIN, "gain": 0.1, "slack": 0.0045}
+    raw = gram.diagonal().clone()
+    device.select(gram, raw, valid, statistics, counters, "residual", ridge=0.01, **steered)
 
 
 def exercise_mean_field(device: Device) -> None:
