@@ -1,4 +1,4 @@
-"""A small stream of pixels and text: `python -m bench multimodal` (under 3 minutes on one core).
+"""A small stream of pixels and text: `python -m bench multimodal` (about 3 minutes on one core).
 
 Three tasks on scikit-learn's digits (8 x 8 pixels) arrive one after another: name the digit, tell
 whether it is more than four, tell whether it is even. A LLaVA of 0.16 million random weights (CLIP
