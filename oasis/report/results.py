@@ -170,10 +170,11 @@ def variants(runs: Iterable[Run]) -> list[Variant]:
 
 
 def ours_among(found: Sequence[Variant]) -> Variant | None:
-    """Our default: `oasis` with no options, else the first oasis that is there."""
+    """Ours: the one labelled "oasis", else `oasis` with no options, else the first that is there."""
     candidates = [v for v in found if v.policy == "oasis"]
+    labelled = [v for v in candidates if v.label == "oasis"]
     plain = [v for v in candidates if not v.options]
-    return (plain or candidates or [None])[0]
+    return (labelled or plain or candidates or [None])[0]
 
 
 def _contest(contest: Sequence[Variant], metric: str) -> None:
