@@ -170,7 +170,7 @@ def variants(runs: Iterable[Run]) -> list[Variant]:
 
 
 def ours_among(found: Sequence[Variant]) -> Variant | None:
-    """Ours: the one labelled "oasis", else `oasis` with no options, else the first that is there."""
+    """Ours: the one labelled "oasis", else `oasis` without options, else the first of them."""
     candidates = [v for v in found if v.policy == "oasis"]
     labelled = [v for v in candidates if v.label == "oasis"]
     plain = [v for v in candidates if not v.options]
