@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -15,6 +12,7 @@ from .base import Budget, Signals, outcome
 from .kmeans import RunningKMeans
 from .pool import Pool
 from .quotas import RunningQuotas
+from .resumable import Resumable
 from .valid import finite_rows
 
 SCORERS = ("perplexity", "entropy", "el2n")
@@ -45,7 +43,7 @@ def strata(scores: Tensor, reference: Tensor, tail: float) -> Tensor:
     return part.masked_fill((scores < low) | (scores > high), -1)
 
 
-class AdaptInf:
+class AdaptInf(Resumable):
     """Rule: an equal share for every pseudo-skill; inside, cover the range of the score that has
     the most to tell there.
 
@@ -77,6 +75,7 @@ class AdaptInf:
 
     name = "adapt_inf"
     needs = frozenset({"middle_grads", "loss", "entropy", "el2n"})
+    parts = ("kmeans", "quotas", "pool", "generator")
 
     def __init__(
         self,
@@ -135,16 +134,3 @@ class AdaptInf:
             picked[first + one] = True
             filled[at[one]] += at[one] >= 0
         return chosen
-
-    def state_dict(self) -> dict[str, Any]:
-        parts = {"kmeans": self.kmeans, "quotas": self.quotas, "pool": self.pool}
-        states = {name: part.state_dict() for name, part in parts.items()}
-        generator = self.generator.get_state()
-        return {**self.budget.state_dict(), **states, "generator": generator}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.kmeans.load_state_dict(state["kmeans"])
-        self.quotas.load_state_dict(state["quotas"])
-        self.pool.load_state_dict(state["pool"])
-        self.generator.set_state(state["generator"].cpu())

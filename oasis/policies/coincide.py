@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +13,7 @@ from .base import Budget, Signals, outcome
 from .kmeans import RunningKMeans
 from .pool import Pool
 from .quotas import RunningQuotas, softmax_shares
+from .resumable import Resumable
 from .valid import finite_rows
 
 
@@ -24,7 +22,7 @@ def embed(features: Tensor) -> Tensor:
     return F.normalize(F.normalize(features.float().tanh(), dim=2).flatten(1), dim=1)
 
 
-class Coincide:
+class Coincide(Resumable):
     """Rule: more from clusters that transfer to others and are not dense; inside, cover them.
 
     Source: Lee et al. 2024, "Concept-skill transferability-based data selection for large
@@ -54,6 +52,7 @@ class Coincide:
 
     name = "coincide"
     needs = frozenset({"features_multi"})
+    parts = ("kmeans", "quotas", "pool")
 
     def __init__(
         self,
@@ -132,14 +131,3 @@ class Coincide:
         population = kernel[:, inside].mean(dim=1)
         across = (population[earlier].sum() + population[candidates]) / size
         return int(candidates[(within - 2 * across).argmin()])
-
-    def state_dict(self) -> dict[str, Any]:
-        parts = {"kmeans": self.kmeans, "quotas": self.quotas, "pool": self.pool}
-        states = {name: part.state_dict() for name, part in parts.items()}
-        return {**self.budget.state_dict(), **states}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.kmeans.load_state_dict(state["kmeans"])
-        self.quotas.load_state_dict(state["quotas"])
-        self.pool.load_state_dict(state["pool"])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,12 +13,13 @@ from .base import Budget, Signals, outcome
 from .kmeans import RunningKMeans
 from .pool import Pool
 from .quotas import RunningQuotas, softmax_shares
+from .resumable import Resumable
 from .valid import finite_rows
 
 NEIGHBOURS = 20  # other centroids that the distance between clusters is taken over
 
 
-class DBP:
+class DBP(Resumable):
     """Rule: drop near-duplicates and poorly matching images, then more from complex clusters, the
     most uncertain first.
 
@@ -55,6 +53,7 @@ class DBP:
 
     name = "dbp"
     needs = frozenset({"features", "entropy", "image_text_score"})
+    parts = ("kmeans", "quotas", "pool")
 
     def __init__(
         self,
@@ -140,14 +139,3 @@ class DBP:
         if len(known) == 0:
             return torch.zeros(len(matches), dtype=torch.bool)
         return matches < known.quantile(1 - self.image_text_keep)
-
-    def state_dict(self) -> dict[str, Any]:
-        parts = {"kmeans": self.kmeans, "quotas": self.quotas, "pool": self.pool}
-        states = {name: part.state_dict() for name, part in parts.items()}
-        return {**self.budget.state_dict(), **states}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.kmeans.load_state_dict(state["kmeans"])
-        self.quotas.load_state_dict(state["quotas"])
-        self.pool.load_state_dict(state["pool"])

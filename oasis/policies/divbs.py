@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from oasis import Selection
 
 from .base import Budget, Signals, gram_candidates, outcome
+from .metrics import informativeness
+from .resumable import Resumable
 
 # Relative to the norms: below this a correlation, or what a gradient adds to the span, is rounding.
 _VANISHING = 1e-10
@@ -44,7 +43,7 @@ def representatives(gram: Tensor, count: int, fill: Tensor) -> list[int]:
     return picks
 
 
-class DivBS:
+class DivBS(Resumable):
     """Rule: greedily the sample whose gradient correlates most with what the picks so far leave of
     the batch's gradient.
 
@@ -66,6 +65,7 @@ class DivBS:
 
     name = "divbs"
     needs = frozenset({"gram"})
+    parts = ("generator",)
 
     def __init__(self, ratio: float = 0.25, seed: int = 0):
         self.budget = Budget(ratio)
@@ -76,13 +76,5 @@ class DivBS:
         count = self.budget.take(len(indices))
         fill = torch.randperm(len(indices), generator=self.generator)
         picks = indices[representatives(gram, count, fill)]
-        scores = torch.zeros(signals.num_samples, dtype=torch.float64)
-        scores[indices] = gram.diagonal()
+        scores = informativeness(signals, "fisher", self.name)
         return outcome(signals, picks, skipped, scores=scores)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**self.budget.state_dict(), "generator": self.generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.generator.set_state(state["generator"].cpu())

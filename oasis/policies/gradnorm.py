@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from oasis import Selection
 
 from .base import Budget, Signals, gram_candidates, outcome
+from .metrics import informativeness
+from .resumable import Resumable
 
 
-class GradNorm:
+class GradNorm(Resumable):
     """Rule: draw samples with probability proportional to the norm of their gradient.
 
     Source: Katharopoulos & Fleuret 2018, "Not All Samples Are Created Equal". Original: from a
@@ -42,6 +41,7 @@ class GradNorm:
 
     name = "gradnorm"
     needs = frozenset({"gram"})
+    parts = ("generator",)
 
     def __init__(self, ratio: float = 0.25, seed: int = 0, *, unbiased: bool = False):
         if not isinstance(unbiased, bool):
@@ -64,13 +64,5 @@ class GradNorm:
         if self.unbiased:
             end = times[order[count]] if count < n else torch.inf
             weight = count / max(n, 1) / -torch.expm1(-rate[picks] * end)
-        scores = torch.zeros(signals.num_samples, dtype=torch.float64)
-        scores[indices] = gram.diagonal()
+        scores = informativeness(signals, "fisher", self.name)
         return outcome(signals, indices[picks], skipped, scores=scores, weight=weight)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**self.budget.state_dict(), "generator": self.generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.generator.set_state(state["generator"].cpu())

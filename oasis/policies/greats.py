@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,6 +9,8 @@ from oasis import Selection
 from oasis.checks import check_count, check_number
 
 from .base import Budget, Signals, gram_candidates, outcome
+from .metrics import informativeness
+from .resumable import Resumable
 
 
 def descend(gram: Tensor, alignment: Tensor, count: int, rate: float) -> list[int]:
@@ -26,7 +25,7 @@ def descend(gram: Tensor, alignment: Tensor, count: int, rate: float) -> list[in
     return picks
 
 
-class Greats:
+class Greats(Resumable):
     """Rule: greedily the sample whose step, after those of the picks so far, lowers the loss on
     validation rows most: lr <g_i, g_val> - lr^2 sum_j <g_i, g_j> over the picks j.
 
@@ -52,6 +51,7 @@ class Greats:
 
     name = "greats"
     needs = frozenset({"gram", "validation"})
+    parts = ("generator",)
 
     def __init__(
         self,
@@ -91,13 +91,5 @@ class Greats:
         else:
             rate = self.learning_rate or 1 / max(count, 1)
             picks = descend(gram, alignment, count, rate)
-        scores = torch.zeros(signals.num_samples, dtype=torch.float64)
-        scores[indices] = gram.diagonal()
+        scores = informativeness(signals, "fisher", self.name)
         return outcome(signals, indices[picks], skipped, scores=scores)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**self.budget.state_dict(), "generator": self.generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.generator.set_state(state["generator"].cpu())

@@ -13,9 +13,10 @@ from oasis import Selection
 from oasis.checks import check_count, check_number
 
 from .base import Budget, Signals, candidates, outcome, required
+from .resumable import Resumable
 
 
-class InfoBatch:
+class InfoBatch(Resumable):
     """Rule: drop samples with a loss below the running mean at random, and make up for it by
     weighing those that stay by 1 / (probability to stay).
 
@@ -54,6 +55,7 @@ class InfoBatch:
 
     name = "infobatch"
     needs = frozenset({"loss"})
+    parts = ("generator",)
 
     def __init__(
         self,
@@ -127,16 +129,10 @@ class InfoBatch:
         return picks, count / max(len(below), 1) / share
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            **self.budget.state_dict(),
-            "generator": self.generator.get_state(),
-            "batches": self.batches,
-            "judged": self.judged,
-            "mean": self.mean,
-        }
+        own = {"batches": self.batches, "judged": self.judged, "mean": self.mean}
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.generator.set_state(state["generator"].cpu())
+        super().load_state_dict(state)
         self.batches, self.judged = int(state["batches"]), int(state["judged"])
         self.mean = float(state["mean"])

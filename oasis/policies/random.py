@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from oasis import Selection
 
 from .base import Budget, Signals, eligible, unscored
+from .resumable import Resumable
 
 
-class Random:
+class Random(Resumable):
     """Rule: uniform without replacement inside the candidate batch, ratio * N per batch on average.
 
     The count of a batch is what brings the running total to floor(ratio * candidates), so the
@@ -25,6 +23,7 @@ class Random:
 
     name = "random"
     needs: frozenset[str] = frozenset()
+    parts = ("generator",)
 
     def __init__(self, ratio: float = 0.25, seed: int = 0):
         self.budget = Budget(ratio)
@@ -37,10 +36,3 @@ class Random:
         mask = torch.zeros(signals.num_samples, dtype=torch.bool)
         mask[candidates[chosen]] = True
         return unscored(mask)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**self.budget.state_dict(), "generator": self.generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.generator.set_state(state["generator"].cpu())

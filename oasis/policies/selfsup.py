@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from oasis import Selection
 
 from .base import Budget, Signals, outcome
 from .kmeans import RunningKMeans
+from .resumable import Resumable
 from .valid import finite_rows
 
 
-class SelfSup:
+class SelfSup(Resumable):
     """Rule: by distance to the nearest k-means centroid of the final-layer features.
 
     Source: Sorscher et al. 2022, "Beyond neural scaling laws". Original: k-means once over the data
@@ -38,6 +36,7 @@ class SelfSup:
 
     name = "selfsup"
     needs = frozenset({"features"})
+    parts = ("kmeans",)
 
     def __init__(
         self,
@@ -64,10 +63,3 @@ class SelfSup:
         distance = self.kmeans.assign(features)[1]
         order = distance.argsort(descending=self.keep == "far", stable=True)
         return outcome(signals, rows[order[:count]], skipped)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**self.budget.state_dict(), "kmeans": self.kmeans.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.kmeans.load_state_dict(state["kmeans"])

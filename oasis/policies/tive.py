@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,10 +13,11 @@ from .base import Budget, Signals, outcome
 from .kmeans import RunningKMeans
 from .pool import Pool
 from .quotas import RunningQuotas
+from .resumable import Resumable
 from .valid import finite_rows
 
 
-class Tive:
+class Tive(Resumable):
     """Rule: more from tasks with large gradients; inside, samples whose gradient the task shares.
 
     Source: Liu et al. 2024, "Less is more: high-value data selection for visual instruction
@@ -48,6 +46,7 @@ class Tive:
 
     name = "tive"
     needs = frozenset({"full_grads"})
+    parts = ("kmeans", "quotas", "pool", "generator")
 
     def __init__(
         self,
@@ -113,16 +112,3 @@ class Tive:
         sums = (member.T @ directions)[label[-n:]]
         others = (own * (sums - own)).sum(dim=1)
         return difficulty, others / (size[label[-n:]] - 1).clamp(min=1)
-
-    def state_dict(self) -> dict[str, Any]:
-        parts = {"kmeans": self.kmeans, "quotas": self.quotas, "pool": self.pool}
-        states = {name: part.state_dict() for name, part in parts.items()}
-        generator = self.generator.get_state()
-        return {**self.budget.state_dict(), **states, "generator": generator}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
-        self.kmeans.load_state_dict(state["kmeans"])
-        self.quotas.load_state_dict(state["quotas"])
-        self.pool.load_state_dict(state["pool"])
-        self.generator.set_state(state["generator"].cpu())

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from oasis import Selection
 
 from .base import Budget, Signals, candidates, outcome
 from .metrics import METRICS, check_metric, informativeness
+from .resumable import Resumable
 
 
-class Vanilla:
+class Vanilla(Resumable):
     """Rule: the k most informative samples of the candidate batch (ties: lowest index).
 
     Source: the "vanilla top-k" row of the paper's component ablation: neither redundancy (SIREN)
@@ -38,9 +36,3 @@ class Vanilla:
         count = self.budget.take(len(indices))
         ranked = indices[scores[indices].argsort(descending=True, stable=True)]
         return outcome(signals, ranked[:count], skipped, scores=scores)
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(self.budget.state_dict())
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.budget.load_state_dict(state)
