@@ -15,8 +15,7 @@ from transformers import PrinterCallback
 from oasis.policies import Policy
 from oasis.train import SelectionTrainer
 from oasis.train.config import RunConfig
-from oasis.train.model import attach_lora
-from oasis.train.run import _arguments  # the learning rate, schedule and clipping of a real run
+from oasis.train.run import training_arguments
 from oasis.train.workspace import Workspace
 
 Options = TypeVar("Options")
@@ -35,17 +34,10 @@ def trainer_of(
     The workspace's model carries LoRA while this is open, and none afterwards.
     """
     stream = workspace.stream(config)
-    model = attach_lora(
-        workspace.base,
-        rank=config.rank,
-        alpha=config.alpha,
-        layers=config.lora_layers,
-        seed=config.seed,
-    )
-    try:
+    with workspace.lora(config) as model:
         trainer = kind(
             model=model,
-            args=_arguments(config, workspace, stream.steps, progress=False),
+            args=training_arguments(config, workspace, stream.steps, progress=False),
             train_dataset=stream,
             data_collator=workspace.collator,
             processing_class=workspace.tokenizer,
@@ -54,8 +46,6 @@ def trainer_of(
         )
         trainer.remove_callback(PrinterCallback)
         yield trainer
-    finally:
-        model.unload()
 
 
 def parse(arguments: Sequence[str], options: type[Options]) -> tuple[RunConfig, Options]:

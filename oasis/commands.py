@@ -17,6 +17,11 @@ from oasis.cli import MISSING_EXTRA, from_extra
 if TYPE_CHECKING:
     from oasis.compare import Grid
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[key=value]...", help="Settings that replace those of the file."),
+]
+
 app = typer.Typer(
     name="oasis",
     help="Train on the few samples worth training on.",
@@ -97,10 +102,7 @@ def oasis(
 @app.command()
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="Settings of the run.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[key=value]...", help="Settings that replace those of the file."),
-    ] = None,
+    overrides: Overrides = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")
     ] = False,
@@ -155,10 +157,7 @@ def demo(
 @app.command()
 def compare(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The grid of runs.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[key=value]...", help="Settings that replace those of the file."),
-    ] = None,
+    overrides: Overrides = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Runs side by side; else the file's.")
     ] = None,

@@ -165,13 +165,12 @@ def _siren_cuda(
     ridge: float,
     informativeness: Tensor | None = None,
 ):
-    if informativeness is not None:  # an ablation: not worth kernels of its own
-        inputs = (gram.cpu(), valid.cpu(), floor.cpu(), method, ridge, informativeness.cpu())
-        return tuple(r.to(gram.device) for r in _siren(*inputs))
+    plain = informativeness is None  # other measures are ablations: not worth kernels
     fits = method == "exact" or gram.shape[0] <= cuda.MAX_SAMPLES
-    if cuda.BUILT and method in cuda.RULES and fits:
+    if cuda.BUILT and method in cuda.RULES and fits and plain:
         return cuda.siren(gram, valid, floor, method, ridge)
-    results = _siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge)
+    scores = None if plain else informativeness.cpu()
+    results = _siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge, scores)
     return tuple(r.to(gram.device) for r in results)
 
 

@@ -9,10 +9,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-import tiny_text
 import torch
 import yaml
 from conftest import assert_relative
+from tiny_text import NAMES, workspace
 
 import oasis
 from bench import probe, readings, redundancy, redundancy_rules
@@ -24,9 +24,7 @@ from oasis import policies
 from oasis.train.config import RunConfig
 from oasis.train.record import read_events
 from oasis.train.run import run
-from oasis.train.workspace import Workspace
 
-NAMES = ["colours", "animals"]
 SETTINGS = {
     "tasks": NAMES,
     "arrivals": [40, 24],
@@ -43,17 +41,6 @@ SETTINGS = {
 
 def config(out, **changes) -> RunConfig:
     return RunConfig.from_mapping({"out": str(out), **SETTINGS, **changes})
-
-
-def workspace(settings: RunConfig) -> Workspace:
-    choices = (("red", "green", "blue"), ("cat", "dog"))
-    tasks = [
-        tiny_text.task(name, choice, count, settings.held_out)
-        for name, choice, count in zip(NAMES, choices, settings.arrivals_per_task, strict=True)
-    ]
-    return Workspace(
-        settings, model=tiny_text.model(), tokenizer=tiny_text.tokenizer(), tasks=tasks
-    )
 
 
 # ---- readings ----

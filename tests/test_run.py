@@ -6,18 +6,15 @@ import io
 import math
 
 import pytest
-import tiny_text
 import yaml
 from rich.console import Console
+from tiny_text import NAMES, workspace
 
 from oasis import policies
 from oasis.train.config import RunConfig
 from oasis.train.demo import demo, load_config, standard_error
 from oasis.train.record import EventLog, read_events
 from oasis.train.run import run
-from oasis.train.workspace import Workspace
-
-NAMES = ["colours", "animals"]
 
 
 def config(out, **changes) -> RunConfig:
@@ -34,17 +31,6 @@ def config(out, **changes) -> RunConfig:
         "logging_steps": 3,
     }
     return RunConfig.from_mapping({**settings, **changes})
-
-
-def workspace(settings: RunConfig) -> Workspace:
-    choices = (("red", "green", "blue"), ("cat", "dog"))
-    tasks = [
-        tiny_text.task(name, choice, count, settings.held_out)
-        for name, choice, count in zip(NAMES, choices, settings.arrivals_per_task, strict=True)
-    ]
-    return Workspace(
-        settings, model=tiny_text.model(), tokenizer=tiny_text.tokenizer(), tasks=tasks
-    )
 
 
 def events_of(directory, *, times: bool = True) -> list[dict]:

@@ -8,7 +8,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from oasis.train.config import RunConfig
 from oasis.train.tasks import Example, Task
+from oasis.train.workspace import Workspace
 
 WORDS = ["[PAD]", "[UNK]", *["one", "two", "three", "four", "five", "six", "seven", "eight"]]
 WORDS += ["Text", ":", "Label", "red", "green", "blue", "cat", "dog"]
@@ -52,3 +54,16 @@ def task(name: str, choices: tuple[str, ...], train: int = 16, test: int = 8) ->
         return Example(f"Text : {' '.join(text)} Label :", answer)
 
     return Task(name, choices, [example() for _ in range(train)], [example() for _ in range(test)])
+
+
+NAMES = ["colours", "animals"]
+
+
+def workspace(settings: RunConfig) -> Workspace:
+    """Model, tokenizer and two tasks called `NAMES`, as large as `settings` says."""
+    choices = (("red", "green", "blue"), ("cat", "dog"))
+    tasks = [
+        task(name, choice, count, settings.held_out)
+        for name, choice, count in zip(NAMES, choices, settings.arrivals_per_task, strict=True)
+    ]
+    return Workspace(settings, model=model(), tokenizer=tokenizer(), tasks=tasks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from oasis.report.runs import Run
+from oasis.train.record import finite
 
 LEVEL = 0.05
 # Columns of the table that are measured, beside those that say which run it is.
@@ -247,15 +247,5 @@ def write(runs: Sequence[Run], found: Sequence[Variant], out: Path) -> None:
     frame = table(runs)
     frame.to_csv(out / "results.csv", index=False)
     frame.to_parquet(out / "results.parquet", index=False)
-    text = json.dumps(_clean(summary(found)), indent=1, allow_nan=False)
+    text = json.dumps(finite(summary(found)), indent=1, allow_nan=False)
     (out / "results.json").write_text(text + "\n", encoding="utf-8")
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    return value

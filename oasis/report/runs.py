@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import yaml
@@ -93,7 +94,7 @@ class Run:
         run.held_out = {name: size for name, size in run.held_out.items() if size}
         return run
 
-    @property
+    @cached_property
     def settings(self) -> dict:
         """What config.yaml says; empty where it is missing or was cut short by a kill."""
         try:

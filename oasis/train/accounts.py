@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from oasis.policies import Policy
+from oasis.train.encoding import IGNORED
 from oasis.train.flops import Shape, spent
 from oasis.train.workspace import Workspace
 
@@ -34,7 +35,7 @@ def accounts(
     }
     if all(event.get("item") for event in selections):
         texts = [
-            (len(item["input_ids"]), sum(label != -100 for label in item["labels"]),
+            (len(item["input_ids"]), sum(label != IGNORED for label in item["labels"]),
              repr(item["input_ids"]).encode())
             for item in workspace.items
         ]  # fmt: skip

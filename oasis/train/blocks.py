@@ -7,6 +7,7 @@ import math
 from torch import Tensor, nn
 
 from .prefix import Skip
+from .scoring import unwrap
 
 
 def running_blocks(model: nn.Module) -> list[nn.Module]:
@@ -17,8 +18,6 @@ def running_blocks(model: nn.Module) -> list[nn.Module]:
     Raises:
         ValueError: no list of as many modules as the configuration says there are blocks.
     """
-    from .scoring import unwrap
-
     base = unwrap(model)
     base = base.get_base_model() if hasattr(base, "get_base_model") else base
     count = base.config.get_text_config().num_hidden_layers

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from oasis.train.features import mean_over
 from oasis.train.scoring import evaluating, head_hook
 
 BANDWIDTH_SAMPLE = 512  # texts of the stream from which the bandwidth is taken
@@ -70,9 +71,7 @@ class FeatureSpace:
                 with off(), head_hook(self.model, capture):
                     self.model(input_ids=ids, attention_mask=mask, use_cache=False)
                 (hidden,) = seen
-        weight = mask.to(torch.float32).unsqueeze(-1)
-        mean = (hidden.float() * weight).sum(dim=1) / weight.sum(dim=1)
-        yield from nn.functional.normalize(mean, dim=1).cpu()
+        yield from nn.functional.normalize(mean_over(hidden, mask != 0), dim=1).cpu()
 
     def density(self, selected: Iterable[int]) -> float | None:
         """Mean similarity exp(-|x - y|^2 / (2 bandwidth^2)) of all pairs of the multiset of

@@ -79,12 +79,12 @@ def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
         logits = torch.nn.functional.linear(hidden[:, -1].to(weight.dtype), weight, bias)
         return hidden[:1, -1:]
 
-    for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
-        batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
-        with head_hook(model, only_choices):
+    with head_hook(model, only_choices):
+        for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
+            batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
             _logits(model, batch)
-        for row, choice in zip(rows, logits.argmax(dim=1).tolist(), strict=True):
-            best[row] = choice
+            for row, choice in zip(rows, logits.argmax(dim=1).tolist(), strict=True):
+                best[row] = choice
     return best
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .scoring import unwrap
+
 
 def attended(batch: dict) -> Tensor:
     """[N, L] bool: the positions that are not padding; all of them without an attention mask."""
@@ -38,8 +40,6 @@ def image_text_score(model: nn.Module, batch: dict, hidden: Tensor) -> Tensor | 
     NaN for a sample without an image; None where no sample has one. (The sample's own model takes
     the place of the CLIP that web-scale filters ask.)
     """
-    from .scoring import unwrap
-
     ids = batch.get("input_ids")
     if ids is None or ids.shape != batch["labels"].shape:
         return None

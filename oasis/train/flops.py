@@ -25,10 +25,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from oasis.train.blocks import running_blocks
 from oasis.train.scoring import head_parameters, unwrap
-
-FORWARD_ONLY = {"features", "features_multi", "image_text_score"}
-GRADIENTS = {"full_grads", "middle_grads"}
+from oasis.train.signals import GRADS, HEAD
 
 
 @dataclass(frozen=True)
@@ -52,18 +51,16 @@ class Shape:
     def of(cls, model: nn.Module, prefix: nn.Module | None = None) -> Shape:
         """The sizes of `model` with its adapters on; `prefix`: its cached lower blocks."""
         config = model.config.get_text_config()
-        blocks = _blocks(model)
         lower = list(prefix.lower.layers) if prefix is not None else []
-        first = next((k for k, block in enumerate(blocks) if _sizes(block)[1]), len(blocks))
-        sizes = [_sizes(block) for block in blocks]
+        sizes = [_sizes(block) for block in running_blocks(model)]
+        first = next((k for k, (_, lora) in enumerate(sizes) if lora), len(sizes))
         weight, _ = head_parameters(unwrap(model).get_output_embeddings())
         heads = config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
-        present = [weights > 0 for weights, _ in sizes]  # those that a prefix replaces are empty
         return cls(
-            frozen_blocks=len(lower) + sum(present[:first]),
+            frozen_blocks=len(lower) + first,
             frozen=sum(_sizes(block)[0] for block in lower) + sum(w for w, _ in sizes[:first]),
-            trained_blocks=sum(present[first:]),
+            trained_blocks=len(sizes) - first,
             trained=sum(weights for weights, _ in sizes[first:]),
             lora=sum(lora for _, lora in sizes[first:]),
             attention=heads * size,
@@ -135,11 +132,11 @@ def _scoring(shape: Shape, items: list, needs: set[str], validation: int) -> int
         labels += labels * validation // rows
         rows += validation
     total = shape.forward(rows, length)
-    if needs - FORWARD_ONLY:
+    if needs & (HEAD | GRADS):
         total += shape.logits(labels)
     if needs & {"gram", "validation"}:
         total += labels * labels * shape.vocabulary
-    if needs & GRADIENTS:
+    if needs & GRADS:
         total += shape.backward(rows, length) + shape.logits(labels)
     return total
 
@@ -156,12 +153,6 @@ def _frozen(shape: Shape, items: list, met: set[bytes]) -> int:
 def _size(items: list) -> tuple[int, int, int]:
     """Rows, padded length and label tokens."""
     return len(items), max(tokens for tokens, _, _ in items), sum(labels for _, labels, _ in items)
-
-
-def _blocks(model: nn.Module) -> nn.ModuleList:
-    """The list of the model's blocks: the longest ModuleList."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return max(lists, key=len)
 
 
 def _sizes(block: nn.Module) -> tuple[int, int]:

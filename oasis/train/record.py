@@ -26,7 +26,7 @@ class EventLog:
 
     def write(self, event: dict[str, Any]) -> None:
         """Append one event."""
-        line = json.dumps(_clean(event), allow_nan=False) + "\n"
+        line = json.dumps(finite(event), allow_nan=False) + "\n"
         self._file.write(line.encode())
         self._file.flush()
 
@@ -45,11 +45,12 @@ def read_events(path: Path, size: int = -1) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file.read(size).splitlines()]
 
 
-def _clean(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with None in place of not-a-number and infinities, inside dicts and lists too."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,6 @@ from oasis.train import SelectionTrainer
 from oasis.train.accounts import accounts
 from oasis.train.config import RunConfig
 from oasis.train.evaluate import a_avg, a_last
-from oasis.train.model import attach_lora
 from oasis.train.record import EventLog, read_events
 from oasis.train.workspace import Workspace
 
@@ -148,15 +148,7 @@ def run(
     directory = config.directory
     checkpoint, offset = _prepare(directory, config)
     earlier = _spent(read_events(directory / EVENTS, offset)) if offset else 0.0
-    log = EventLog(directory / EVENTS, offset)
-    model = attach_lora(
-        workspace.base,
-        rank=config.rank,
-        alpha=config.alpha,
-        layers=config.lora_layers,
-        seed=config.seed,
-    )
-    try:
+    with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
         if not offset:
             ratio = 1.0 if config.policy == "full" else config.ratio
             log.write(
@@ -182,7 +174,7 @@ def run(
                 callback.evaluate(model, 0, index)
         trainer = SelectionTrainer(
             model=model,
-            args=_arguments(config, workspace, stream.steps, progress),
+            args=training_arguments(config, workspace, stream.steps, progress),
             train_dataset=stream,
             data_collator=workspace.collator,
             processing_class=workspace.tokenizer,
@@ -203,9 +195,6 @@ def run(
             record = read_events(directory / EVENTS)
             log.write({**_end(result), **accounts(record, workspace, model, policy)})
             model.save_pretrained(directory / "adapter")
-    finally:
-        log.close()
-        model.unload()
     return result
 
 
@@ -232,9 +221,10 @@ def _prepare(directory: Path, config: RunConfig) -> tuple[str | None, int]:
     return checkpoint, offset
 
 
-def _arguments(
+def training_arguments(
     config: RunConfig, workspace: Workspace, steps: int, progress: bool
 ) -> TrainingArguments:
+    """Optimizer, schedule, clipping and the rest of how a run of `steps` steps trains."""
     return TrainingArguments(
         output_dir=str(config.directory),
         max_steps=steps,

@@ -153,29 +153,31 @@ VERBS = {
 }
 
 
-def _wordnet_glosses(part: str) -> Pairs:
-    """(gloss, number of the lexicographer file) of WordNet's "noun", "verb", "adj" or "adv"."""
-    (content,) = assets.read("wordnet", [f"./usr/share/wordnet/data.{part}"])
-    pairs = []
-    for line in content.decode("utf-8").splitlines():
-        entry, bar, gloss = line.partition(" | ")
-        if bar and not line.startswith(" "):
-            # Examples of use, in quotes, name the word that is asked for.
-            pairs.append((gloss.split('; "')[0], entry.split()[1]))
-    return pairs
+def _wordnet_glosses(*parts: str) -> list[Pairs]:
+    """(gloss, number of the lexicographer file) of WordNet's "noun", "verb", "adj" or "adv", one
+    list for each of `parts`.
+    """
+    found = []
+    for content in assets.read("wordnet", [f"./usr/share/wordnet/data.{part}" for part in parts]):
+        pairs = []
+        for line in content.decode("utf-8").splitlines():
+            entry, bar, gloss = line.partition(" | ")
+            if bar and not line.startswith(" "):
+                # Examples of use, in quotes, name the word that is asked for.
+                pairs.append((gloss.split('; "')[0], entry.split()[1]))
+        found.append(pairs)
+    return found
 
 
 def _wordnet(part: str, answer: dict[str, str]) -> Callable[[], tuple[Pairs, Pairs]]:
     """Reader of the glosses of one part of speech, answered by their lexicographer file."""
-    return lambda: (_labelled(_wordnet_glosses(part), answer), [])
+    return lambda: (_labelled(_wordnet_glosses(part)[0], answer), [])
 
 
 def _parts() -> tuple[Pairs, Pairs]:
     parts = {"noun": "noun", "verb": "verb", "adj": "adjective", "adv": "adverb"}
-    pairs = []
-    for part, answer in parts.items():
-        pairs += [(gloss, answer) for gloss, _ in _wordnet_glosses(part)]
-    return pairs, []
+    glosses = zip(parts.values(), _wordnet_glosses(*parts), strict=True)
+    return [(gloss, answer) for answer, found in glosses for gloss, _ in found], []
 
 
 def _labelled(pairs: Pairs, answer: dict[str, str]) -> Pairs:

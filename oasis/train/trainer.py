@@ -186,12 +186,17 @@ class SelectionMixin:
             )
 
     @property
+    def _text_config(self):
+        """The configuration of the language model, in a model of several too."""
+        config = self.model.config
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+    @property
     def _can_trim_left(self) -> bool:
         """Whether dropping padding on the left leaves every token what it was: rotary positions,
         counted in columns. (Others count positions from the mask, or along images.)
         """
-        config = self.model.config
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        text = self._text_config
         rope = getattr(text, "rope_parameters", None)
         return (
             bool(rope)
@@ -206,12 +211,10 @@ class SelectionMixin:
             return policies.Signals(len(labels), **free)
         scored = batch
         if self._rehearsal is not None:
-            config = self.model.config
-            text = config.get_text_config() if hasattr(config, "get_text_config") else config
             scored = self._rehearsal.beside(
                 batch,
                 getattr(self.policy, "validation", 8),
-                pad_token_id=getattr(text, "pad_token_id", None) or 0,
+                pad_token_id=getattr(self._text_config, "pad_token_id", None) or 0,
                 rotary=self._can_trim_left,
             )
         known = compute(self.model_wrapped, scored, self._head, needs, len(labels), self._grads)

@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import nn
@@ -123,6 +124,21 @@ class Workspace:
             capacity=config.memory,
             seed=config.seed,
         )
+
+    @contextmanager
+    def lora(self, config: RunConfig) -> Iterator[nn.Module]:
+        """The model with fresh LoRA weights as `config` has them; off again afterwards."""
+        model = models.attach_lora(
+            self.base,
+            rank=config.rank,
+            alpha=config.alpha,
+            layers=config.lora_layers,
+            seed=config.seed,
+        )
+        try:
+            yield model
+        finally:
+            model.unload()
 
     def accuracy(self, model: nn.Module, task: Task, held_out: int | None = None) -> float:
         """Accuracy of `model` on the first `held_out` (None: all) held-out examples of a task."""
