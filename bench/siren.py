@@ -26,7 +26,7 @@ def run() -> None:
         def kernel(gram=gram, valid=valid, n=n, adjusted=adjusted, order=order):
             pointers = gram.data_ptr(), valid.data_ptr()
             results = adjusted.data_ptr(), order.data_ptr()
-            _core.siren(*pointers, n, "exact", 0.0, -float("inf"), *results)
+            _core.siren(*pointers, n, "exact", 0.0, -float("inf"), *results, 0)  # 0: I from K
 
         repeat = 50 if n <= 16 else 1
         times = interleaved({"kernel": kernel, "call": lambda g=gram: siren(g)}, 9, repeat)
