@@ -207,7 +207,7 @@ class Bench:
         scores = gram.diagonal().clone()
         p = selector.preset
         tail = (selector.statistics, selector.counters, 0.25, p.beta, p.scale, p.draw, p.warmup,
-                p.current, p.gain, p.slack)  # fmt: skip
+                p.current, p.gain, p.slack, p.temperature)  # fmt: skip
 
         def fused():
             # One operator from Gram matrix to mask where the package has it.

@@ -32,6 +32,7 @@ RULES = {
     "residual 0.1": {"siren": "residual", "ridge": 0.1},
 }
 RATIOS = (0.0625, 0.125, 0.25)
+TEMPERATURES = (1.0, 0.5, 0.25)
 # The default reading, and the same with the paper's fixed threshold.
 STEERED = PRESETS["calibrated"]
 _SAME = ("siren", "ridge", "beta", "scale", "draw", "warmup")
@@ -50,16 +51,25 @@ class Options:
 
 @dataclass
 class Replay:
-    """z of every scored sample [S] with its batch [S], and the number selected per batch [T]."""
+    """z of every scored sample [S] with its batch [S], and per batch [T] the number selected, of
+    how many, their summed informativeness, and that of the most informative `ratio` of the batch.
+    """
 
     z: np.ndarray
     batch: np.ndarray
     counts: np.ndarray
     candidates: np.ndarray
+    taken: np.ndarray
+    best: np.ndarray
 
     @property
     def ratio(self) -> float:
         return self.counts.sum() / max(self.candidates.sum(), 1)
+
+    def captured(self, ratio: float) -> float:
+        """Mean informativeness of the selected, over that of the top `ratio` of every batch."""
+        mean = self.taken.sum() / max(self.counts.sum(), 1)
+        return mean / (self.best.sum() / np.round(ratio * self.candidates).sum())
 
 
 def replay(
@@ -67,7 +77,7 @@ def replay(
 ) -> Replay:
     """What `oasis.Selector` with this preset and these overrides makes of the recorded batches."""
     selector = Selector(ratio, preset=preset, seed=seed, nonfinite="skip", **reading)
-    z, batch, counts, candidates = [], [], [], []
+    z, batch, counts, candidates, taken, best = [], [], [], [], [], []
     for index, (gram, valid) in enumerate(zip(recording.grams, recording.valid, strict=True)):
         selection = selector.select(gram=gram, valid=valid)
         scored = selection.informativeness > 0
@@ -75,7 +85,11 @@ def replay(
         batch += [index] * int(scored.sum())
         counts.append(int(selection.mask.sum()))
         candidates.append(int(scored.sum()))
-    return Replay(torch.cat(z).numpy(), *map(np.array, (batch, counts, candidates)))
+        raw = selection.informativeness
+        taken.append(float(raw[selection.mask].sum()))
+        best.append(float(raw.sort(descending=True).values[: round(ratio * candidates[-1])].sum()))
+    counted = map(np.array, (batch, counts, candidates, taken, best))
+    return Replay(torch.cat(z).numpy(), *counted)
 
 
 def normality(z: np.ndarray) -> dict[str, float]:
@@ -90,7 +104,7 @@ def normality(z: np.ndarray) -> dict[str, float]:
 
 def readings(recording: Recording, seed: int = 0) -> list[dict]:
     """One row per rule x scale x beta x warm-up: z over the whole stream and over its first
-    batches, and the ratios that come out with independent draws."""
+    batches, and the ratios that come out."""
     rows = []
     early = max(WARMUPS)
     for rule, scale, beta, warmup in itertools.product(RULES, SCALES, BETAS, WARMUPS):
@@ -107,19 +121,28 @@ def readings(recording: Recording, seed: int = 0) -> list[dict]:
 
 
 def draws(recording: Recording, seed: int = 0, **reading) -> list[dict]:
-    """One row per draw x ratio x threshold (fixed or steered) for one reading: counts per batch."""
+    """One row per draw x temperature x ratio x threshold (fixed or steered) for one reading: counts
+    per batch, and how informative the selected are. Colder than 1 with the steered one only.
+    """
     rows = []
-    for draw, ratio, steered in itertools.product(DRAWS, RATIOS, (False, True)):
+    cells = itertools.product(DRAWS, TEMPERATURES, RATIOS, (False, True))
+    for draw, temperature, ratio, steered in cells:
+        if temperature != 1 and not steered:
+            continue
         preset = STEERED if steered else FIXED
-        result = replay(recording, ratio, preset, seed, draw=draw, **reading)
+        result = replay(
+            recording, ratio, preset, seed, draw=draw, temperature=temperature, **reading
+        )
         rows.append(
             {
                 "draw": draw,
+                "temperature": temperature,
                 "ratio": ratio,
                 "threshold": "steered" if steered else "fixed",
                 "realised": result.ratio,
                 "count_sd": float(result.counts.std()),
                 "empty": float((result.counts == 0).mean()),
+                "captured": result.captured(ratio),
             }
         )
     return rows
@@ -164,10 +187,12 @@ def tables(recording: Recording, rows: list[dict], counted: list[dict]) -> str:
     ]
     title = f"z over the first {max(WARMUPS)} batches by warm-up, exact rule"
     text.append(markdown(title, header, body))
-    header = ["draw", "ratio", "threshold", "realised %", "sd of count per batch", "empty batches"]
+    header = ["draw", "temperature", "ratio", "threshold"]
+    header += ["realised %", "sd of count per batch", "empty batches", "I of selected / of top k"]
     body = [
-        [row["draw"], f"{100 * row['ratio']:g} %", row["threshold"]]
+        [row["draw"], row["temperature"], f"{100 * row['ratio']:g} %", row["threshold"]]
         + [f"{100 * row['realised']:.2f}", f"{row['count_sd']:.2f}", f"{100 * row['empty']:.1f} %"]
+        + [f"{row['captured']:.2f}"]
         for row in counted
     ]
     text.append(markdown("Draws, otherwise the default reading", header, body))

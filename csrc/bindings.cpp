@@ -121,7 +121,8 @@ double mean_field_sum(double score, double mean, double square, double linear, d
 }
 
 OrisConfig oris_config(double ratio, double beta, const std::string& scale, const std::string& draw,
-                       int64_t warmup, bool current, double gain, double slack) {
+                       int64_t warmup, bool current, double gain, double slack,
+                       double temperature) {
   OrisConfig config{};
   config.ratio = ratio;
   config.beta = beta;
@@ -131,19 +132,23 @@ OrisConfig oris_config(double ratio, double beta, const std::string& scale, cons
                                     : Scale::within;
   config.draw = draw == "shared"       ? Draw::shared
                 : draw == "systematic" ? Draw::systematic
+                : draw == "top"        ? Draw::top
                                        : Draw::bernoulli;
   config.warmup = warmup;
   config.current = current;
   config.gain = gain;
   config.slack = slack;
+  config.temperature = temperature;
   return config;
 }
 
 int64_t oris_step(Address informativeness, Address adjusted, Address valid, int64_t n,
                   Address statistics, Address counters, double ratio, double beta,
                   const std::string& scale, const std::string& draw, int64_t warmup, bool current,
-                  double gain, double slack, Address relative, Address probability, Address mask) {
-  const OrisConfig config = oris_config(ratio, beta, scale, draw, warmup, current, gain, slack);
+                  double gain, double slack, double temperature, Address relative,
+                  Address probability, Address mask) {
+  const OrisConfig config =
+      oris_config(ratio, beta, scale, draw, warmup, current, gain, slack, temperature);
   return oris(at<const double>(informativeness), at<const double>(adjusted), at<const bool>(valid),
               n, config, at<double>(statistics), at<int64_t>(counters), at<double>(relative),
               at<double>(probability), at<bool>(mask));

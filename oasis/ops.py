@@ -180,7 +180,7 @@ def _siren_cuda(
 _define(
     "oris_(Tensor informativeness, Tensor adjusted, Tensor valid, Tensor(a!) statistics, "
     "Tensor(b!) counters, float ratio, float beta, str scale, str draw, int warmup, bool current, "
-    "float gain, float slack) -> (Tensor, Tensor, Tensor)"
+    "float gain, float slack, float temperature) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -199,6 +199,7 @@ def _oris_(
     current: bool,
     gain: float,
     slack: float,
+    temperature: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
     n = informativeness.shape[0]
@@ -218,6 +219,7 @@ def _oris_(
         current,
         gain,
         slack,
+        temperature,
         relative.data_ptr(),
         probability.data_ptr(),
         mask.data_ptr(),
@@ -248,7 +250,7 @@ def _oris_cuda(informativeness, adjusted, valid, statistics, counters, *options)
 _define(
     "siren_oris_(Tensor gram, Tensor informativeness, Tensor valid, Tensor floor, str method, "
     "float ridge, Tensor(a!) statistics, Tensor(b!) counters, float ratio, float beta, str scale, "
-    "str draw, int warmup, bool current, float gain, float slack) "
+    "str draw, int warmup, bool current, float gain, float slack, float temperature) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 

@@ -7,41 +7,49 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
+import torch
+
 from oasis.checks import check_count, check_number
 
 SCALES = ("sample", "batch", "raw", "within")
-DRAWS = ("bernoulli", "shared", "systematic")
+DRAWS = ("bernoulli", "shared", "systematic", "top")
 
 
 def check_ratio(ratio: float) -> float:
     return check_number("ratio", ratio, 5e-324, 1, "a number in (0, 1]")
 
 
+def check_temperature(temperature: float) -> float:
+    return check_number("temperature", temperature, 0.01, 100, "a number in [0.01, 100]")
+
+
 @lru_cache(maxsize=None, typed=True)  # typed: True is refused, though it equals 1
-def threshold(ratio: float) -> float:
-    """I_T such that E[sigmoid(Z - I_T)] = ratio for Z ~ N(0, 1) (docs/method.md 4).
+def threshold(ratio: float, temperature: float = 1.0) -> float:
+    """I_T such that E[sigmoid((Z - I_T) / temperature)] = ratio for Z ~ N(0, 1) (docs/method.md 4).
 
     Args:
         ratio: expected share selected, in (0, 1]; 1 gives -inf (everything is selected).
+        temperature: width of the sigmoid in deviations, in [0.01, 100].
 
     >>> round(threshold(0.25), 4)
     1.3149
     """
     ratio = check_ratio(ratio)
+    temperature = check_temperature(temperature)
     if ratio == 1:
         return -math.inf
-    # The trapezoid rule converges like exp(-2 pi^2 / h) here: h = 0.1 is exact to rounding.
-    step = 0.1
-    nodes = [step * k for k in range(-130, 131)]
-    weights = [step * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) for z in nodes]
-    low, high = -100.0, 100.0
+    # The poles of the sigmoid lie at distance pi temperature from the real line: the trapezoid
+    # rule converges like exp(-2 pi^2 temperature / h), and this h is exact to rounding.
+    step = 0.1 * min(1.0, temperature)
+    last = round(13 / step)
+    nodes = step * torch.arange(-last, last + 1, dtype=torch.float64)
+    weights = step * torch.exp(-nodes * nodes / 2) / math.sqrt(2 * math.pi)
+    low, high = -100.0 * max(1.0, temperature), 100.0 * max(1.0, temperature)
     while high - low > 1e-14 * max(1.0, abs(low)):
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        share = math.fsum(
-            w / (1 + math.exp(middle - z)) for z, w in zip(nodes, weights, strict=True)
-        )
+        share = float(weights @ torch.sigmoid((nodes - middle) / temperature))
         low, high = (middle, high) if share > ratio else (low, middle)
     return (low + high) / 2
 
@@ -57,7 +65,9 @@ class Preset:
         scale: deviation in z = (A - mean) / deviation. "sample": sqrt(N v), v the running variance
             of batch means; "batch": sqrt(v); "raw": v; "within": root of the running within-batch
             variance about the running mean.
-        draw: "bernoulli" (a uniform per sample), "shared" (one per batch) or "systematic".
+        draw: "bernoulli" (a uniform per sample), "shared" (one per batch), "systematic" (one offset
+            through the cumulated P: the count is within 1 of its expectation) or "top" (the same
+            count, and of each batch those with the largest z).
         warmup: batches normalised by their own mean and deviation.
         current: normalise with the statistics after the batch rather than before it.
         quantile: threshold by the normal quantile rather than by E[sigmoid(Z - I_T)] = ratio.
@@ -65,8 +75,10 @@ class Preset:
         gain: steering of the threshold towards the budget; 0 = fixed. Needs slack > 0.
         slack: largest share of the budget, ratio x candidates, that may be left unspent, [0, 1).
             Then the stream never selects more than the budget either: of a batch that draws too
-            many or too few, those with the largest z - logit(r) are taken. Short streams have more
-            slack, see docs/method.md 4.1. 0 = no bounds.
+            many or too few, those with the largest z - temperature logit(r) are taken. Short
+            streams have more slack, see docs/method.md 4.1. 0 = no bounds.
+        temperature: of the draw, P = sigmoid((z - threshold) / temperature). 1 is the paper's; the
+            smaller, the more surely the largest z are taken.
     """
 
     siren: str
@@ -80,6 +92,7 @@ class Preset:
     stop: bool
     gain: float
     slack: float
+    temperature: float
 
     def __post_init__(self):
         if self.scale not in SCALES:
@@ -88,6 +101,7 @@ class Preset:
             raise ValueError(f"draw: got {self.draw!r}, expected one of {', '.join(DRAWS)}")
         check_number("beta", self.beta, 5e-324, 1, "a number in (0, 1]")
         check_count("warmup", self.warmup)
+        check_temperature(self.temperature)
         for name in ("ridge", "gain"):
             check_number(name, getattr(self, name), 0, math.inf, "a finite number >= 0")
         check_number("slack", self.slack, 0, math.nextafter(1, 0), "a number in [0, 1)")
@@ -102,7 +116,7 @@ class Preset:
         """The threshold a stream starts with."""
         if self.quantile and ratio < 1:
             return NormalDist().inv_cdf(1 - ratio)
-        return threshold(ratio)
+        return threshold(ratio, self.temperature)
 
 
 PRESETS = {
@@ -119,6 +133,7 @@ PRESETS = {
         stop=False,
         gain=0.0,
         slack=0.0,
+        temperature=1.0,
     ),
     # The authors' public code.
     "released": Preset(
@@ -133,6 +148,7 @@ PRESETS = {
         stop=True,
         gain=0.0,
         slack=0.0,
+        temperature=1.0,
     ),
     # Ours: a deviation that does not collapse, and a threshold that finds the budget.
     "calibrated": Preset(
@@ -140,12 +156,13 @@ PRESETS = {
         ridge=1.0,
         beta=0.9,
         scale="within",
-        draw="bernoulli",
+        draw="top",
         warmup=1,
         current=False,
         quantile=False,
         stop=False,
         gain=0.1,
         slack=0.0045,
+        temperature=1.0,
     ),
 }

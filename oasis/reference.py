@@ -359,14 +359,23 @@ def update(
     )
 
 
-def draw(probability: Tensor, valid: Tensor, kind: str, seed: int, offset: int) -> Tensor:
+def draw(
+    probability: Tensor, relative: Tensor, valid: Tensor, kind: str, seed: int, offset: int
+) -> Tensor:
     """Which samples are selected ``[N]`` bool: ``P > r``, r from the Philox stream at ``offset``.
 
     "bernoulli": one r per position; "shared": one per batch; "systematic": one offset, a sample is
-    taken where the cumulated P of the valid samples passes a whole number.
+    taken where the cumulated P of the valid samples passes a whole number; "top": as many, those
+    with the largest z (ties: lowest index).
     """
     mask = torch.zeros(len(probability), dtype=torch.bool)
     r = uniform(seed, offset, len(probability))
+    if kind == "top":
+        own = [i for i in range(len(probability)) if valid[i]]
+        own.sort(key=lambda i: (-float(relative[i]), i))
+        expected = math.fsum(float(p) for p in probability[valid])
+        mask[own[: math.floor(float(r[0]) + expected)]] = True
+        return mask
     total = float(r[0])
     for i in range(len(probability)):
         if not valid[i]:
@@ -409,15 +418,19 @@ def settle(
     kind: str = "bernoulli",
     seed: int = 0,
     offset: int = 0,
+    temperature: float = 1.0,
 ) -> Tensor:
     """``mask`` with ``keep`` samples: drops or adds by the threshold at which each is just drawn.
 
-    sigmoid(z - I) = r at I = z - logit(r); with a common r that is the order of z.
+    sigmoid((z - I) / t) = r at I = z - t logit(r); with a common r that is the order of z.
     """
     at = [float(z) for z in relative]
     if kind == "bernoulli":
         r = [float(x) for x in uniform(seed, offset, len(relative))]
-        at = [z - math.log(x / (1 - x)) if x > 0 else math.inf for z, x in zip(at, r, strict=True)]
+        at = [
+            z - temperature * math.log(x / (1 - x)) if x > 0 else math.inf
+            for z, x in zip(at, r, strict=True)
+        ]
     own = [i for i in range(len(relative)) if valid[i]]
     order = sorted(own, key=lambda i: (-at[i], i))
     drawn = [i for i in order if mask[i]]
@@ -455,28 +468,31 @@ def steer(
     return threshold + step / variance
 
 
-def threshold(ratio: float) -> float:
-    """``I_T`` with ``E[sigmoid(Z - I_T)] = ratio``, Z standard normal; -inf at ratio 1.
+def threshold(ratio: float, temperature: float = 1.0) -> float:
+    """``I_T`` with ``E[sigmoid((Z - I_T) / temperature)] = ratio``, Z standard normal; -inf at
+    ratio 1.
 
-    Bisection on a trapezoid sum: the integrand is analytic in the strip \\|Im z\\| < pi, so a step
-    of 1/16 already leaves an error below the rounding of float64.
+    Bisection on a trapezoid sum: the integrand is analytic in the strip \\|Im z\\| < pi x
+    temperature, so a step of temperature / 16 already leaves an error below float64's rounding.
     """
     if not 0.0 < ratio <= 1.0:
         raise ValueError(f"ratio: got {ratio!r}, expected a number in (0, 1]")
     if ratio == 1.0:
         return -math.inf
     if ratio > 0.5:
-        return -threshold(1.0 - ratio)
-    step = 1 / 16
-    nodes = [step * j for j in range(-14 * 16, 14 * 16 + 1)]
+        return -threshold(1.0 - ratio, temperature)
+    step = min(1.0, temperature) / 16
+    last = math.ceil(14 / step)
+    nodes = [step * j for j in range(-last, last + 1)]
 
     def expectation(t: float) -> float:
         return math.fsum(
-            step * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) / (1 + math.exp(t - z))
+            step * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+            / (1 + math.exp(min((t - z) / temperature, 700.0)))
             for z in nodes
-        )
+        )  # fmt: skip
 
-    low, high = 0.0, 690.0
+    low, high = 0.0, 690.0 * max(1.0, temperature)
     if expectation(low) <= ratio:
         return low
     while True:

@@ -29,7 +29,8 @@ class Selection:
         informativeness: [N] float64, squared norm of the last-layer gradient.
         adjusted: [N] float64, informativeness less redundancy (SIREN).
         relative: [N] float64, adjusted in deviations from the running mean (ORIS's z).
-        probability: [N] float64, sigmoid(relative - threshold).
+        probability: [N] float64, sigmoid((relative - threshold) / temperature). Of the draw "top"
+            only their sum, the expected number selected, has a meaning.
         order: [<= N] int64, samples in the order SIREN picked them.
         threshold: 0-d float64, I_T used for this batch.
         siren: redundancy rule used.
@@ -295,6 +296,7 @@ class Selector(nn.Module):
             p.current,
             p.gain,
             p.slack,
+            p.temperature,
         )
         return Selection(
             mask=mask,
@@ -318,7 +320,7 @@ class Selector(nn.Module):
         p = self.preset
         relative, _, _ = ops.oris_(
             scores, scores, usable, *probe, self.ratio, p.beta, p.scale, p.draw, p.warmup,
-            p.current, 0.0, 0.0,
+            p.current, 0.0, 0.0, p.temperature,
         )  # fmt: skip
         # z is affine in the score: recover mean and deviation from the two extremes.
         low, high = scores[usable].argmin(), scores[usable].argmax()
@@ -369,8 +371,7 @@ def select(
         selector: the stream's state.
         seed: of the draw; ignored with a `selector`.
 
-    The draw is a function of `seed` alone: in a loop use a `selector`, or another seed each time,
-    lest the same positions win every time.
+    The draw is a function of `seed` alone: in a loop use a `selector`, or another seed each time.
 
     Raises:
         TypeError, ValueError: naming the argument; also for samples with non-finite gradients.

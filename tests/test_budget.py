@@ -13,12 +13,13 @@ import oasis
 from bench import budget as bench
 from oasis import ops, reference
 
-DRAWS = ["bernoulli", "shared", "systematic"]
+DRAWS = ["bernoulli", "shared", "systematic", "top"]
 
 
 def options(selector):
     p = selector.preset
-    return (selector.ratio, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.slack)
+    return (selector.ratio, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.slack,
+            p.temperature)  # fmt: skip
 
 
 def step(selector, raw, valid=None):
@@ -92,9 +93,12 @@ def test_a_long_stream_saves_up_for_long_phases():
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("slack", [0.0045, 0.0, 1e-9])
 @pytest.mark.parametrize("ratio", [0.0625, 0.4])
-def test_a_stream_against_the_reference(draw, slack, ratio, generator):
-    selector = oasis.Selector(ratio, draw=draw, gain=0.1 if slack else 0.0, slack=slack, seed=7)
-    gain = selector.preset.gain
+@pytest.mark.parametrize("temperature", [1.0, 0.2])
+def test_a_stream_against_the_reference(draw, slack, ratio, temperature, generator):
+    gain = 0.1 if slack else 0.0
+    selector = oasis.Selector(
+        ratio, draw=draw, gain=gain, slack=slack, temperature=temperature, seed=7
+    )
     threshold, offset, batches, candidates, selected = float(selector.threshold), 0, 0, 0, 0
     dropped = added = 0
     for t in range(150):
@@ -105,16 +109,17 @@ def test_a_stream_against_the_reference(draw, slack, ratio, generator):
         valid = torch.rand(n, generator=generator) < 0.8
         relative, probability, mask = step(selector, raw, valid)
         count = int(valid.sum())
-        assert_relative(probability[valid], torch.sigmoid(relative[valid] - threshold), 1e-12)
+        chance = torch.sigmoid((relative[valid] - threshold) / temperature)
+        assert_relative(probability[valid], chance, 1e-11)
         assert (probability[~valid] == 0).all()
         if count:
-            drawn = reference.draw(probability, valid, draw, 7, offset)
+            drawn = reference.draw(probability, relative, valid, draw, 7, offset)
             batches, candidates = batches + 1, candidates + count
             keep = int(drawn.sum())
             if slack:
                 least, most = reference.bounds(ratio, slack, selected, candidates, batches)
                 keep = min(max(keep, least - selected), most - selected, count)
-            wanted = reference.settle(drawn, relative, valid, keep, draw, 7, offset)
+            wanted = reference.settle(drawn, relative, valid, keep, draw, 7, offset, temperature)
             assert torch.equal(mask, wanted)
             dropped, added = dropped + (keep < drawn.sum()), added + (keep > drawn.sum())
             selected, offset = selected + keep, offset + (n if draw == "bernoulli" else 1)
@@ -152,7 +157,7 @@ def test_a_hand_worked_cap_and_floor():
 def test_what_is_dropped_would_have_needed_the_lowest_threshold(generator):
     """The mask under the cap is the draw, with the same numbers, at a higher threshold."""
     raw = torch.rand(64, generator=generator, dtype=torch.float64)
-    capped = oasis.Selector(0.25, gain=0.0, seed=2)
+    capped = oasis.Selector(0.25, draw="bernoulli", gain=0.0, seed=2)
     capped.statistics[-1] = -2.0
     relative, _, mask = step(capped, raw)
     assert mask.sum() == 16

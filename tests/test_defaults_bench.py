@@ -126,11 +126,19 @@ def test_the_tables_of_readings(monkeypatch):
         assert abs(row["steered 0.25"] - 0.25) <= 0.03
     steered = [abs(row["steered 0.0625"] - 0.0625) for row in rows]
     assert np.mean(steered) < np.mean([abs(row["fixed 0.0625"] - 0.0625) for row in rows])
-    counted = {(r["draw"], r["ratio"], r["threshold"]): r for r in readings.draws(recording)}
-    spread = {d: counted[d, 0.25, "fixed"]["count_sd"] for d in oasis.oris.DRAWS}
-    assert spread["systematic"] < spread["bernoulli"] < spread["shared"]
+    counted = {
+        (r["draw"], r["temperature"], r["ratio"], r["threshold"]): r
+        for r in readings.draws(recording)
+    }
+    spread = {d: counted[d, 1.0, 0.25, "fixed"]["count_sd"] for d in oasis.oris.DRAWS}
+    assert spread["top"] == spread["systematic"] < spread["bernoulli"] < spread["shared"]
+    # Only `top` takes the most informative whatever the temperature; the others when cold.
+    best = {(d, t): counted[d, t, 0.25, "steered"]["captured"] for d in oasis.oris.DRAWS
+            for t in readings.TEMPERATURES}  # fmt: skip
+    assert best["top", 1.0] > 0.95 > 0.8 > best["bernoulli", 1.0]
+    assert best["bernoulli", 1.0] < best["bernoulli", 0.5] < best["bernoulli", 0.25]
     text = readings.tables(recording, rows, list(counted.values()))
-    assert "| none | within | 0.9 |" in text and "| shared | 25 % | steered |" in text
+    assert "| none | within | 0.9 |" in text and "| shared | 1.0 | 25 % | steered |" in text
 
 
 # ---- rules for a given H ----

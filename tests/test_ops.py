@@ -25,7 +25,7 @@ def double(g, *shape):
 def oris_arguments(g, draw="bernoulli"):
     selector = oasis.Selector(seed=3)
     valid = torch.tensor([True, True, False, True, True])
-    options = (0.25, 0.9, "within", draw, 1, False, 0.1, 0.01)
+    options = (0.25, 0.9, "within", draw, 1, False, 0.1, 0.01, 0.5)
     return (
         *(double(g, 5), double(g, 5), valid, selector.statistics.clone()),
         *(selector.counters.clone(), *options),
@@ -53,7 +53,7 @@ def test_siren(method, n, generator):
     opcheck(torch.ops.oasis.siren.default, arguments, test_utils=TESTS)
 
 
-@pytest.mark.parametrize("draw", ["bernoulli", "shared", "systematic"])
+@pytest.mark.parametrize("draw", ["bernoulli", "shared", "systematic", "top"])
 def test_oris(draw, generator):
     opcheck(torch.ops.oasis.oris_.default, oris_arguments(generator, draw), test_utils=TESTS)
 
@@ -117,7 +117,7 @@ def test_fakes_never_reach_the_core():
         adjusted, order = torch.ops.oasis.siren(gram, valid, floor, "residual", 0.0)
         assert adjusted.shape == order.shape == (7,) and order.dtype == torch.int64
         state = torch.zeros(4, dtype=torch.float64), torch.zeros(6, dtype=torch.int64)
-        options = (0.25, 0.9, "within", "bernoulli", 1, False, 0.1, 0.01)
+        options = (0.25, 0.9, "within", "bernoulli", 1, False, 0.1, 0.01, 0.5)
         relative, probability, mask = torch.ops.oasis.oris_(
             adjusted, adjusted, valid, *state, *options
         )
@@ -147,6 +147,6 @@ def test_siren_oris(method, n, generator):
     floor = torch.tensor(-torch.inf, dtype=torch.float64)
     selector = oasis.Selector(seed=3)
     state = selector.statistics.clone(), selector.counters.clone()
-    options = (0.25, 0.9, "within", "bernoulli", 1, False, 0.1, 0.01)
+    options = (0.25, 0.9, "within", "bernoulli", 1, False, 0.1, 0.01, 0.5)
     arguments = (gram, gram.diagonal().clone(), valid, floor, method, 0.0, *state, *options)
     opcheck(torch.ops.oasis.siren_oris_.default, arguments, test_utils=TESTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import oasis
 from oasis import reference
 
 SCALES = ["sample", "batch", "raw", "within"]
-DRAWS = ["bernoulli", "shared", "systematic"]
+DRAWS = ["bernoulli", "shared", "systematic", "top"]
 
 
 class Stream:
@@ -31,7 +32,7 @@ class Stream:
     def step(self, informativeness, adjusted=None, valid=None, **options):
         options = {
             **{"beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1},
-            **{"current": False, "gain": 0.0, "slack": 0.0},
+            **{"current": False, "gain": 0.0, "slack": 0.0, "temperature": 1.0},
             **options,
         }
         adjusted = informativeness if adjusted is None else adjusted
@@ -53,9 +54,31 @@ def test_threshold_vectors(case):
     assert abs(oasis.threshold(case["ratio"]) - case["threshold"]) < 1e-9
 
 
-@given(st.floats(1e-6, 1 - 1e-6))
-def test_threshold_equals_the_reference(ratio):
-    assert abs(oasis.threshold(ratio) - reference.threshold(ratio)) < 1e-9
+@given(st.floats(1e-6, 1 - 1e-6), st.sampled_from([0.2, 0.5, 1, 7]))
+def test_threshold_equals_the_reference(ratio, temperature):
+    got = oasis.threshold(ratio, temperature)
+    assert abs(got - reference.threshold(ratio, temperature)) < 1e-9 * max(1, temperature)
+
+
+def test_a_cold_draw_has_the_normal_quantile():
+    for ratio in (0.01, 0.25, 0.9):
+        quantile = NormalDist().inv_cdf(1 - ratio)
+        assert abs(oasis.threshold(ratio, 0.01) - quantile) < 5e-4
+
+
+def test_the_printed_thresholds_belong_to_half_the_temperature():
+    """The paper prints 2.06, 1.53, 0.89: docs/method.md 4."""
+    printed = {0.0625: 2.06, 0.125: 1.53, 0.25: 0.89}
+    for ratio, value in printed.items():
+        assert round(oasis.threshold(ratio, 0.5), 2) == value
+
+
+@pytest.mark.parametrize("temperature", [0, -1, 0.009, 101, math.nan])
+def test_temperature_out_of_range(temperature):
+    with pytest.raises(ValueError, match=r"temperature: got .*\[0.01, 100\]"):
+        oasis.threshold(0.25, temperature)
+    with pytest.raises(ValueError, match=r"temperature: got .*\[0.01, 100\]"):
+        oasis.Selector(temperature=temperature)
 
 
 def test_threshold_ends():
@@ -94,7 +117,8 @@ def test_ema_vectors(scale):
 @pytest.mark.parametrize("warmup", [0, 1, 3])
 @pytest.mark.parametrize("beta", [0.1, 0.9, 1.0])
 @pytest.mark.parametrize("draw", DRAWS)
-def test_stream_against_the_reference(scale, warmup, beta, draw, generator):
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_stream_against_the_reference(scale, warmup, beta, draw, temperature, generator):
     stream, statistics = Stream(seed=2**40 + 5), reference.Statistics()
     offset = 0
     for n in (8, 3, 1, 16, 17, 5):
@@ -107,12 +131,13 @@ def test_stream_against_the_reference(scale, warmup, beta, draw, generator):
         )
         statistics = reference.update(raw, statistics, beta=beta, valid=valid)
         relative, probability, mask = stream.step(
-            raw, adjusted, valid, scale=scale, warmup=warmup, beta=beta, draw=draw
-        )
+            raw, adjusted, valid, scale=scale, warmup=warmup, beta=beta, draw=draw,
+            temperature=temperature,
+        )  # fmt: skip
         assert_relative(relative, want, 1e-12, floor=1.0)
-        chance = torch.where(valid, torch.sigmoid(want - 0.5), 0.0)
+        chance = torch.where(valid, torch.sigmoid((want - 0.5) / temperature), 0.0)
         assert_relative(probability, chance, 1e-11, floor=1e-3)
-        chosen = reference.draw(probability, valid, draw, 2**40 + 5, offset)
+        chosen = reference.draw(probability, relative, valid, draw, 2**40 + 5, offset)
         assert torch.equal(mask, chosen)
         assert not mask[~valid].any()
         offset += n if draw == "bernoulli" else 1
@@ -173,9 +198,19 @@ def test_mean_of_draws_converges_to_probability(draw, generator):
         hits += mask
         counts.append(int(mask.sum()))
     assert (probability > 0.05).all() and (probability < 0.95).all()
+    expected = float(probability.sum())
+    if draw == "top":  # the expected number, rounded at random; of the six those with the largest z
+        whole, rest = divmod(expected, 1)
+        assert set(counts) == {int(whole), int(whole) + 1}
+        more = sum(c > whole for c in counts) / trials
+        assert abs(more - rest) < 4 * (rest * (1 - rest) / trials) ** 0.5
+        best = raw.argsort(descending=True)
+        assert (hits[best[: int(whole)]] == trials).all() and (
+            hits[best[int(whole) + 1 :]] == 0
+        ).all()
+        return
     deviation = (probability * (1 - probability) / trials).sqrt()
     assert ((hits / trials - probability).abs() < 4 * deviation).all()
-    expected = float(probability.sum())
     spread = float(torch.tensor(counts).double().var())
     independent = float((probability * (1 - probability)).sum())
     if draw == "systematic":

@@ -81,7 +81,9 @@ def test_the_paper_preset_is_the_equations():
         assert_relative(got.relative, z, 1e-3, floor=1.0)
         assert_relative(selector.mean, statistics.mean, 1e-6)
         assert_relative(selector.threshold, reference.threshold(0.25), 1e-9)
-        chosen = reference.draw(got.probability, torch.ones(8).bool(), "bernoulli", 9, offset)
+        chosen = reference.draw(
+            got.probability, got.relative, torch.ones(8).bool(), "bernoulli", 9, offset
+        )
         assert torch.equal(got.mask, chosen)
         offset += 8
 

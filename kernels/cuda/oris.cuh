@@ -29,7 +29,7 @@ __device__ inline void oris_block(const OrisArguments& o, const double* adjusted
   if (threadIdx.x == 0)
     oris_end(step, o.valid, o.n, o.config, o.probability, o.mask, o.statistics, o.counters);
   __syncthreads();
-  if (step->keep == step->drawn) return;
+  if (!oris_ranks(*step, o.config.draw)) return;
   for (int64_t i = threadIdx.x; i < o.n; i += blockDim.x)
     o.probability[i] = oris_key(*step, o.config.draw, o.mask[i], o.relative[i], i);
   __syncthreads();

@@ -33,7 +33,7 @@ ENVIRONMENT = {
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 RULES = {"exact": 0, "pairwise": 1, "residual": 2, "none": 3, "mean_field": 4}
 SCALES = {"sample": 0, "batch": 1, "raw": 2, "within": 3}
-DRAWS = {"bernoulli": 0, "shared": 1, "systematic": 2}
+DRAWS = {"bernoulli": 0, "shared": 1, "systematic": 2, "top": 3}
 ORDERS = {"forward": 0, "backward": 1, "shuffled": 2}
 
 
@@ -199,8 +199,8 @@ def oris_results(n):
     )
 
 
-def oris_options(ratio, beta, scale, draw, warmup, current, gain, slack):
+def oris_options(ratio, beta, scale, draw, warmup, current, gain, slack, temperature):
     return (
         (SCALES[scale], DRAWS[draw], warmup, current),
-        (ratio, beta, gain, slack),
+        (ratio, beta, gain, slack, temperature),
     )

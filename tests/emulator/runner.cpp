@@ -86,7 +86,8 @@ oasis::cuda::Siren siren_of(const Request& r) {
   return s;
 }
 
-// Integers from `i` on: scale, draw, warmup, current; doubles from 1 on: ratio, beta, gains.
+// Integers from `i` on: scale, draw, warmup, current; doubles from 1 on: ratio, beta, gain, slack,
+// temperature.
 // Buffers from `b` on: statistics, counters, relative, probability, mask.
 void options(const Request& r, size_t i, size_t b, oasis::cuda::Oris* o) {
   o->config.scale = static_cast<oasis::Scale>(r.integers.at(i));
@@ -97,6 +98,7 @@ void options(const Request& r, size_t i, size_t b, oasis::cuda::Oris* o) {
   o->config.beta = r.doubles.at(2);
   o->config.gain = r.doubles.at(3);
   o->config.slack = r.doubles.at(4);
+  o->config.temperature = r.doubles.at(5);
   o->statistics = r.buffer<double>(b);
   o->counters = r.buffer<int64_t>(b + 1);
   o->relative = r.buffer<double>(b + 2);

@@ -70,7 +70,7 @@ class Launchers:
     def _oris(self, k):
         n = k["n"]
         integers = (SCALES[k["scale"]], DRAWS[k["draw"]], k["warmup"], k["current"])
-        doubles = [k[name] for name in ("ratio", "beta", "gain", "slack")]
+        doubles = [k[name] for name in ("ratio", "beta", "gain", "slack", "temperature")]
         sizes = {
             "statistics": _core.STATISTICS * 8,
             "counters": _core.COUNTERS * 8,
@@ -174,7 +174,8 @@ def test_select_equals_the_cpu(launchers, device, shared, n, method, generator):
         gram, valid = grads @ grads.T, torch.rand(n, generator=generator) < 0.9
         floor = torch.tensor(-torch.inf, dtype=torch.float64)
         arguments = (gram, gram.diagonal(), valid, floor, method, 0.0)
-        options = (0.25, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.slack)
+        options = (0.25, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.slack,
+                   p.temperature)  # fmt: skip
         want = ops.siren_oris_(*arguments, theirs.statistics, theirs.counters, *options)
         got = cuda.siren_oris_(*arguments, ours.statistics, ours.counters, *options)
         for g, w in zip(got, want, strict=True):

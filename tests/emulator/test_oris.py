@@ -10,10 +10,10 @@ import oasis
 from oasis import ops
 
 SCALES = ["sample", "batch", "raw", "within"]
-DRAWS = ["bernoulli", "shared", "systematic"]
+DRAWS = ["bernoulli", "shared", "systematic", "top"]
 PLAIN = {
     "ratio": 0.25, "beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1,
-    "current": False, "gain": 0.0, "slack": 0.0,
+    "current": False, "gain": 0.0, "slack": 0.0, "temperature": 1.0,
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_vectors(device, scale):
 def test_a_stream_equals_the_cpu(device, scale, draw, warmup, current, generator):
     ours, theirs = state(seed=2**40 + 5), state(seed=2**40 + 5)
     options = {**PLAIN, "scale": scale, "draw": draw, "warmup": warmup, "current": current}
-    options |= {"gain": 0.1, "slack": 0.005}
+    options |= {"gain": 0.1, "slack": 0.005, "temperature": 0.4}
     for n in (8, 3, 1, 16, 17, 300, 5):
         raw = torch.rand(n, generator=generator, dtype=torch.float64) * 7
         adjusted = raw - torch.rand(n, generator=generator, dtype=torch.float64)

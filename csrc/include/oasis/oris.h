@@ -14,17 +14,18 @@ enum Statistic { kMean, kVariance, kWithin, kThreshold, kStatistics };
 enum Counter { kBatches, kCandidates, kSelected, kSkipped, kSeed, kOffset, kCounters };
 
 enum class Scale { sample, batch, raw, within };
-enum class Draw { bernoulli, shared, systematic };
+enum class Draw { bernoulli, shared, systematic, top };
 
 struct OrisConfig {
   double ratio;  // target share of samples to select, (0, 1]
   double beta;   // weight of the newest batch in the running statistics
   Scale scale;   // what divides A - mean
   Draw draw;
-  int64_t warmup;  // batches normalised by their own statistics
-  bool current;    // normalise with the statistics after this batch (preset "released")
-  double gain;     // of the threshold steering; 0 = fixed threshold
-  double slack;    // share of the budget that may stay unspent; 0 = neither cap nor floor
+  int64_t warmup;      // batches normalised by their own statistics
+  bool current;        // normalise with the statistics after this batch (preset "released")
+  double gain;         // of the threshold steering; 0 = fixed threshold
+  double slack;        // share of the budget that may stay unspent; 0 = neither cap nor floor
+  double temperature;  // of the draw: how many deviations its sigmoid is wide
 };
 
 struct Moments {
@@ -94,7 +95,7 @@ OASIS_HD inline int64_t clamp(double x, int64_t low, int64_t high) {
 struct OrisStep {
   Moments after;           // the running statistics that this batch leaves
   double mean, deviation;  // z = (A - mean) / deviation
-  double threshold, common;
+  double threshold, temperature, common;
   uint64_t seed, offset;
   int64_t count;        // valid samples
   int64_t drawn, keep;  // samples drawn, and how many the budget lets stand
@@ -130,16 +131,17 @@ OASIS_HD inline void oris_begin(const double* informativeness, const double* adj
   step->mean = mean;
   step->deviation = s;
   step->threshold = statistics[kThreshold];
+  step->temperature = config.temperature;
   step->seed = uint64_t(counters[kSeed]);
   step->offset = uint64_t(counters[kOffset]);
   step->common = uniform(step->seed, step->offset);
 }
 
 OASIS_HD inline double oris_probability(const OrisStep& step, double relative) {
-  return 1.0 / (1.0 + std::exp(step.threshold - relative));
+  return 1.0 / (1.0 + std::exp((step.threshold - relative) / step.temperature));
 }
 
-// Sample i alone. Systematic draws need the probabilities before it and are made by oris_end.
+// Sample i alone. Draws that need the other probabilities too are made by oris_end.
 OASIS_HD inline void oris_judge(const OrisStep& step, Draw draw, bool valid, double adjusted,
                                 int64_t i, double* relative, double* probability, bool* mask) {
   *relative = *probability = 0.0;
@@ -153,8 +155,8 @@ OASIS_HD inline void oris_judge(const OrisStep& step, Draw draw, bool valid, dou
     *mask = *probability > step.common;
 }
 
-// Draws what is left to draw, counts, steers. Where step->keep differs from step->drawn the mask
-// still has to be brought to it (oris_key and oris_rank).
+// Draws what is left to draw, counts, steers. Where oris_ranks says so the mask still has to be
+// brought to step->keep samples (oris_key and oris_rank).
 OASIS_HD inline void oris_end(OrisStep* step, const bool* valid, int64_t n,
                               const OrisConfig& config, const double* probability, bool* mask,
                               double* statistics, int64_t* counters) {
@@ -172,6 +174,7 @@ OASIS_HD inline void oris_end(OrisStep* step, const bool* valid, int64_t n,
     expected += probability[i];
     drawn += mask[i];
   }
+  if (config.draw == Draw::top) drawn = clamp(std::floor(step->common + expected), 0, step->count);
 
   statistics[kMean] = step->after.mean;
   statistics[kVariance] = step->after.variance;
@@ -209,15 +212,20 @@ OASIS_HD inline void oris_end(OrisStep* step, const bool* valid, int64_t n,
   }
 }
 
+OASIS_HD inline bool oris_ranks(const OrisStep& step, Draw draw) {
+  return step.keep != step.drawn || draw == Draw::top;
+}
+
 // By what samples are dropped or added: the threshold at which sample i would just be drawn. The
 // budget thus raises or lowers the threshold of this batch under the same random numbers.
 OASIS_HD inline double oris_key(const OrisStep& step, Draw draw, bool drawn, double relative,
                                 int64_t i) {
+  if (draw == Draw::top) return relative;
   const bool dropping = step.keep < step.drawn;
   if (drawn != dropping) return dropping ? -HUGE_VAL : HUGE_VAL;  // settled
   if (draw != Draw::bernoulli) return relative;
   const double r = uniform(step.seed, step.offset + uint64_t(i));
-  const double key = relative - std::log(r / (1 - r));
+  const double key = relative - step.temperature * std::log(r / (1 - r));
   return key == key ? key : -HUGE_VAL;
 }
 
@@ -241,7 +249,7 @@ OASIS_HD inline int64_t oris(const double* informativeness, const double* adjust
     oris_judge(step, config.draw, valid[i] && step.count > 0, adjusted[i], i, relative + i,
                probability + i, mask + i);
   oris_end(&step, valid, n, config, probability, mask, statistics, counters);
-  if (step.keep == step.drawn) return step.keep;
+  if (!oris_ranks(step, config.draw)) return step.keep;
   // The keys lie where the probabilities do, for a moment.
   for (int64_t i = 0; i < n; ++i)
     probability[i] = oris_key(step, config.draw, mask[i], relative[i], i);
