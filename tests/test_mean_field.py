@@ -11,6 +11,7 @@ from test_siren import random_gram
 
 import oasis
 from oasis import _core, reference
+from oasis.reference.siren import _mean_field
 
 # (square, linear, quadratic) of q(j); the roots of q decide how the sum is taken.
 SHAPES = {
@@ -85,7 +86,7 @@ def test_beyond_exact_against_the_reference(n, shape, generator):
     top = float(gram.diagonal().max())
     k = gram.tolist()
     for m in (1, 2, n // 2, n - 1):
-        scores = {i: reference._mean_field(k, i, order[:m], 0.0) for i in order[m:]}
+        scores = {i: _mean_field(k, i, order[:m], 0.0) for i in order[m:]}
         assert scores[order[m]] >= max(scores.values()) - 1e-10 * top, "not the greedy pick"
         assert_relative(got.adjusted[order[m]], scores[order[m]], 1e-10, floor=top)
 
