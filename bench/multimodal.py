@@ -1,4 +1,4 @@
-"""A small stream of pixels and text: `python -m bench multimodal` (about 3 minutes on one core).
+"""A small stream of pixels and text: `python -m bench multimodal` (about 14 minutes on one core).
 
 Three tasks on scikit-learn's digits (8 x 8 pixels) arrive one after another: name the digit, tell
 whether it is more than four, tell whether it is even. A LLaVA of 0.16 million random weights (CLIP
@@ -14,6 +14,7 @@ import tempfile
 import time
 
 import torch
+from scipy import stats
 from sklearn.datasets import load_digits
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -28,6 +29,7 @@ from transformers import (
 from transformers.utils import logging
 
 from bench.timing import table
+from oasis import policies
 from oasis.train import SelectionTrainer
 from oasis.train.encoding import Collator, encode
 from oasis.train.evaluate import a_avg, a_last
@@ -42,8 +44,14 @@ TASKS = {  # question, answer by digit
 }
 PATCHES = 16  # image tokens of an image
 HELD_OUT, ARRIVALS = 500, 1000  # images kept for evaluation; samples of each task that arrive
-POLICIES = ("full", "random", "gradnorm", "vanilla", "divbs", "oasis")
-SEEDS = (0, 1, 2)
+OURS = "oasis"
+POLICIES = {  # by label: policy, options
+    OURS: ("oasis", {}),
+    "without SIREN": ("oasis", {"siren": "none"}),
+    "independent draws": ("oasis", {"draw": "bernoulli"}),
+    **{name: (name, {}) for name in ("vanilla", "divbs", "gradnorm", "random", "full")},
+}
+SEEDS = range(10)
 RATE = 7e-4  # shared by all; the best for random of five (NOTES-multimodal.md)
 
 
@@ -133,7 +141,7 @@ def accuracies(model, data: Data, words: PreTrainedTokenizerFast) -> dict[str, f
 
 
 def train(
-    words: PreTrainedTokenizerFast, data: Data, policy: str, seed: int, rate: float
+    words: PreTrainedTokenizerFast, data: Data, policy: policies.Policy, seed: int, rate: float
 ) -> tuple[list[dict], SelectionTrainer, float]:
     """Accuracy at each task boundary, the trainer, and CPU seconds without evaluation."""
     stream = MemoryStream(data.train, seed=seed)
@@ -181,20 +189,21 @@ def train(
 def run() -> None:
     level = logging.get_verbosity()
     logging.set_verbosity_error()
-    words, results = tokenizer(), {policy: [] for policy in POLICIES}
+    words, results = tokenizer(), {label: [] for label in POLICIES}
     try:
         for seed in SEEDS:
             data = load(words, seed)
-            for policy in POLICIES:
+            for label, (name, options) in POLICIES.items():
+                policy = policies.create(name, 0.25, seed, **options)
                 history, trainer, seconds = train(words, data, policy, seed, RATE)
                 counts = trainer.selection_counts
-                results[policy].append((history, counts.selected, counts.candidates, seconds))
+                results[label].append((history, counts.selected, counts.candidates, seconds))
                 last = 100 * a_last(history, list(TASKS))
-                print(f"seed {seed}, {policy}: A_last {last:.1f}, {seconds:.0f} s", flush=True)
+                print(f"seed {seed}, {label}: A_last {last:.1f}, {seconds:.0f} s", flush=True)
     finally:
         logging.set_verbosity(level)
-    names, rows = list(TASKS), []
-    for policy, runs in results.items():
+    names, rows, ours = list(TASKS), [], []
+    for label, runs in results.items():
         histories = [history for history, *_ in runs]
         own = [[h[k][name] for k, name in enumerate(names)] for h in histories]
         measures = {
@@ -208,7 +217,15 @@ def run() -> None:
         last = [f"{100 * statistics.mean(h[-1][name] for h in histories):.1f}" for name in names]
         ratio = sum(run[1] for run in runs) / sum(run[2] for run in runs)
         seconds = statistics.mean(run[3] for run in runs)
-        rows.append([policy, f"{100 * ratio:.1f} %", *spread, *last, f"{seconds:.0f}"])
+        ours = ours or list(measures.values())[:2]
+        welch = [
+            f"{stats.ttest_ind(m, own, equal_var=False).pvalue:.3f}" if label != OURS else "-"
+            for m, own in zip(list(measures.values())[:2], ours, strict=True)
+        ]
+        rows.append([label, f"{100 * ratio:.1f} %", *spread, *welch, *last, f"{seconds:.0f}"])
     header = ["policy", "trained on", "A_last", "A_avg", "after own task"]
-    header += [f"{name}, end" for name in names] + ["CPU s"]
-    table("A stream of pixels and text, accuracy in %, mean +- sd of 3 seeds", header, rows)
+    header += ["p, A_last", "p, A_avg", *(f"{name}, end" for name in names), "CPU s"]
+    title = (
+        f"A stream of pixels and text, accuracy in %, mean +- sd of {len(SEEDS)} seeds; p: Welch's "
+    )
+    table(title + "test against ours", header, rows)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 
-from oasis.train.config import RunConfig
-from oasis.train.run import CONFIG, EVENTS, FREE
+from oasis.train.config import RunConfig, differences
+from oasis.train.run import CONFIG, EVENTS
 
 NEW, PARTIAL, FINISHED = "new", "partial", "finished"
 ERROR = "error.txt"
@@ -23,22 +22,18 @@ def state(config: RunConfig) -> str:
 
 
 def changed(config: RunConfig) -> str | None:
-    """The first setting in which the run on disk differs, with both values; None where none does.
-
-    A setting that the run on disk does not know counts as having had its default.
-    """
+    """The first setting in which the run on disk differs, with both values, or None."""
     path = config.directory / CONFIG
     if not path.exists():
         return None
     try:
-        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        saved = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError:
         return f"{path} cannot be read"
-    defaults = asdict(RunConfig())
-    for name, value in asdict(config).items():
-        earlier = before.get(name, defaults[name]) if isinstance(before, dict) else None
-        if name not in FREE and earlier != value:
-            return f"{name} is {value!r}, was {earlier!r}"
+    if not isinstance(saved, dict):
+        return f"{path} holds no settings"
+    for name, value, before in differences(config, saved):
+        return f"{name} is {value!r}, was {before!r}"
     return None
 
 

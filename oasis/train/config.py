@@ -7,6 +7,7 @@ import difflib
 import math
 import types
 import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,20 @@ from oasis import policies
 
 # As transformers names them; the last one needs `decay_steps`.
 SCHEDULES = ("cosine", "linear", "constant_with_warmup", "warmup_stable_decay")
+
+
+# Settings that a resumed run may change without becoming another run.
+FREE = {
+    "name",
+    "out",
+    "label",
+    "cache_folder",
+    "resume",
+    "stop_after",
+    "save_steps",
+    "logging_steps",
+    "device",
+}
 
 
 @dataclass
@@ -232,6 +247,18 @@ def override(settings: dict[str, Any], overrides: typing.Sequence[str]) -> dict[
         else:
             result[key] = parsed
     return result
+
+
+def differences(config: RunConfig, saved: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(setting, value, saved value) where a run saved with other settings is another run.
+
+    A setting that was not saved, since it did not exist yet, counts as having had its default.
+    """
+    defaults = dataclasses.asdict(RunConfig())
+    for name, value in dataclasses.asdict(config).items():
+        before = saved.get(name, defaults[name])
+        if name not in FREE and before != value:
+            yield name, value, before
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

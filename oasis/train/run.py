@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -20,24 +20,12 @@ from transformers.trainer_utils import get_last_checkpoint
 from oasis import policies
 from oasis.train import SelectionTrainer
 from oasis.train.accounts import accounts
-from oasis.train.config import RunConfig
+from oasis.train.config import RunConfig, differences
 from oasis.train.evaluate import a_avg, a_last
 from oasis.train.record import EventLog, read_events
 from oasis.train.workspace import Workspace
 
 EVENTS, CONFIG, OFFSET = "events.jsonl", "config.yaml", "events_offset.json"
-# Settings that a resumed run may change without becoming another run.
-FREE = {
-    "name",
-    "out",
-    "label",
-    "cache_folder",
-    "resume",
-    "stop_after",
-    "save_steps",
-    "logging_steps",
-    "device",
-}
 
 
 @dataclass
@@ -210,13 +198,12 @@ def _prepare(directory: Path, config: RunConfig) -> tuple[str | None, int]:
             shutil.rmtree(old)
         config.save(directory / CONFIG)
         return None, 0
-    before = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
-    for name, value in asdict(config).items():
-        if name not in FREE and before.get(name) != value:
-            raise ValueError(
-                f"{name}: got {value!r}, but the run to be resumed in {directory} has "
-                f"{before.get(name)!r}; use another name, or resume=false to start anew"
-            )
+    saved = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
+    for name, value, before in differences(config, saved):
+        raise ValueError(
+            f"{name}: got {value!r}, but the run to be resumed in {directory} has "
+            f"{before!r}; use another name, or resume=false to start anew"
+        )
     offset = json.loads((Path(checkpoint) / OFFSET).read_text(encoding="utf-8"))
     return checkpoint, offset
 
