@@ -194,9 +194,9 @@ def components(found: Sequence[Variant]) -> dict | None:
         return None
     ratios = sorted({v.ratio for v in parts}, reverse=True)
     rank = {"random": 0, "vanilla": 1, "oasis": 2}
-    labels = dict.fromkeys(
-        v.label for v in sorted(parts, key=lambda v: (rank[v.policy], not v.options))
-    )
+    ours = ours_among(parts)
+    parts.sort(key=lambda v: (rank[v.policy], ours is not None and v.label == ours.label))
+    labels = dict.fromkeys(v.label for v in parts)
     rows = []
     for label in labels:
         cells = []
@@ -206,7 +206,7 @@ def components(found: Sequence[Variant]) -> dict | None:
         rows.append([label, *cells])
     columns = ["variant", *(f"A_last, A_avg at {100 * ratio:g} %" for ratio in ratios)]
     caption = "What each part of ours adds: from random and top-k (vanilla) to the whole."
-    return _table("Components", caption, columns, rows)
+    return _table("Components", caption, columns, rows, wide=len(ratios) > 1)
 
 
 def options(found: Sequence[Variant]) -> list[dict]:
