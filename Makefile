@@ -2,7 +2,8 @@
 PYTHON ?= python3
 # Any torch >= 2.6 will do; pinned so that two people see the same numbers.
 TORCH ?= torch==2.13.0
-# What the wheel is checked with; tests (whose Triton belongs to TORCH) need not run on it.
+# What the wheel is checked with, one after the other; the tests (whose Triton belongs to TORCH) need
+# not run on it.
 WHEEL_TORCH ?= $(TORCH)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,13 +33,16 @@ wheel: $(VENV)/.installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --exclude libgomp.so.1 \
 	  --wheel-dir wheelhouse dist/*.whl
 
-# In a fresh environment whose PATH has no compiler.
+# In fresh environments whose PATH has no compiler.
 check-wheel: wheel
+	set -e; for torch in $(WHEEL_TORCH); do \
+	  rm -rf build/fresh; \
+	  $(PYTHON) -m venv build/fresh; \
+	  build/fresh/bin/python -m pip install "$$torch" wheelhouse/*.whl; \
+	  (cd build/fresh && PATH="$(CURDIR)/build/fresh/bin" bin/python -I \
+	    "$(CURDIR)/tests/installed_wheel.py" "$(CURDIR)/tests/vectors"); \
+	done
 	rm -rf build/fresh
-	$(PYTHON) -m venv build/fresh
-	build/fresh/bin/python -m pip install '$(WHEEL_TORCH)' wheelhouse/*.whl
-	cd build/fresh && PATH="$(CURDIR)/build/fresh/bin" bin/python -I \
-	  "$(CURDIR)/tests/installed_wheel.py" "$(CURDIR)/tests/vectors"
 
 $(VENV)/.torch:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "oasis needs Python >= 3.10")'
