@@ -63,7 +63,7 @@ FIGURES: tuple[tuple[Callable, str, str, str, bool], ...] = (
         figures.relative,
         "Relative informativeness",
         "z of every candidate, beside the N(0, 1) that the threshold assumes. The dotted line is "
-        "the latest threshold, where a sample is kept with probability 1/2.",
+        "the latest threshold, where P is 1/2.",
         "None of these policies scores relative informativeness.",
         False,
     ),
