@@ -12,8 +12,9 @@ from .metrics import METRICS, check_metric, informativeness
 
 
 class Oasis:
-    """Rule: draw with probability sigmoid(z - threshold), z the informativeness left after the
-    redundancy with already picked samples, relative to running statistics of the stream
+    """Rule: of each batch as many as sigmoid(z - threshold) sums to, those with the largest z (the
+    paper draws each with that probability: draw="bernoulli"). z is the informativeness left after
+    the redundancy with already picked samples, relative to running statistics of the stream
     (docs/method.md 1 to 4; the paper's SIREN and ORIS). All of it is `oasis.Selector`.
 
     Args:
