@@ -72,9 +72,7 @@ def adjust(kernels: Tensor, rule: str = "exact", ridge: float = 0.0) -> Tensor:
 
 def follow(selector: Selector, raw: Tensor, adjusted: Tensor) -> tuple[Tensor, Tensor]:
     """(selected per batch [batches] int64, z [batches, n]) of a selector fed with scores."""
-    p = selector.preset
-    options = (selector.ratio, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.slack,
-               p.temperature)  # fmt: skip
+    options = selector.preset.options(selector.ratio)
     state = selector.statistics, selector.counters
     valid = torch.ones(raw.shape[1], dtype=torch.bool)
     steps = [ops.oris_(i, a, valid, *state, *options) for i, a in zip(raw, adjusted, strict=True)]

@@ -138,7 +138,7 @@ class Bench:
         except torch.OutOfMemoryError:
             self.rows.append(Row(group, name, None, floor, bound, note="does not fit this card"))
             return math.nan
-        except Exception as error:
+        except Exception as error:  # a card may be there only once: measure the rest, exit with 1
             first = (str(error).splitlines() or [""])[0].replace("|", "/")
             self.failed.append(f"{group}, {name}: {type(error).__name__}: {first}")
             self.rows.append(Row(group, name, None, floor, bound, note=f"failed: {first}"))
@@ -205,16 +205,10 @@ class Bench:
         valid = torch.ones(n, dtype=torch.bool, device=self.device)
         lowest = torch.full((), -torch.inf, dtype=torch.float64, device=self.device)
         scores = gram.diagonal().clone()
-        p = selector.preset
-        tail = (selector.statistics, selector.counters, 0.25, p.beta, p.scale, p.draw, p.warmup,
-                p.current, p.gain, p.slack, p.temperature)  # fmt: skip
+        tail = (selector.statistics, selector.counters, *selector.preset.options(0.25))
 
         def fused():
-            # One operator from Gram matrix to mask where the package has it.
-            if hasattr(torch.ops.oasis, "siren_oris_"):
-                return torch.ops.oasis.siren_oris_(gram, scores, valid, lowest, "exact", 0.0, *tail)
-            adjusted, _ = torch.ops.oasis.siren(gram, valid, lowest, "exact", 0.0)
-            return torch.ops.oasis.oris_(scores, adjusted, valid, *tail)
+            return torch.ops.oasis.siren_oris_(gram, scores, valid, lowest, "exact", 0.0, *tail)
 
         flops = SUBSET_FLOPS * 2 ** (n - 1) / self.rate[torch.float64]
         bound = "float64 flops, or one launch"

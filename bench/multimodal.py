@@ -14,7 +14,6 @@ import tempfile
 import time
 
 import torch
-from scipy import stats
 from sklearn.datasets import load_digits
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -30,6 +29,7 @@ from transformers.utils import logging
 
 from bench.timing import table
 from oasis import policies
+from oasis.report.results import welch
 from oasis.train import SelectionTrainer
 from oasis.train.encoding import Collator, encode
 from oasis.train.evaluate import a_avg, a_last
@@ -202,7 +202,7 @@ def run() -> None:
                 print(f"seed {seed}, {label}: A_last {last:.1f}, {seconds:.0f} s", flush=True)
     finally:
         logging.set_verbosity(level)
-    names, rows, ours = list(TASKS), [], []
+    names, rows, ours = list(TASKS), [], {}
     for label, runs in results.items():
         histories = [history for history, *_ in runs]
         own = [[h[k][name] for k, name in enumerate(names)] for h in histories]
@@ -217,15 +217,11 @@ def run() -> None:
         last = [f"{100 * statistics.mean(h[-1][name] for h in histories):.1f}" for name in names]
         ratio = sum(run[1] for run in runs) / sum(run[2] for run in runs)
         seconds = statistics.mean(run[3] for run in runs)
-        ours = ours or list(measures.values())[:2]
-        welch = [
-            f"{stats.ttest_ind(m, own, equal_var=False).pvalue:.3f}" if label != OURS else "-"
-            for m, own in zip(list(measures.values())[:2], ours, strict=True)
-        ]
-        rows.append([label, f"{100 * ratio:.1f} %", *spread, *welch, *last, f"{seconds:.0f}"])
+        ours = ours or measures  # listed first
+        tests = [welch(ours[name], measures[name]).p for name in ("A_last", "A_avg")]
+        tests = ["-" if label == OURS else f"{p:.3f}" for p in tests]
+        rows.append([label, f"{100 * ratio:.1f} %", *spread, *tests, *last, f"{seconds:.0f}"])
     header = ["policy", "trained on", "A_last", "A_avg", "after own task"]
     header += ["p, A_last", "p, A_avg", *(f"{name}, end" for name in names), "CPU s"]
-    title = (
-        f"A stream of pixels and text, accuracy in %, mean +- sd of {len(SEEDS)} seeds; p: Welch's "
-    )
-    table(title + "test against ours", header, rows)
+    title = f"A stream of pixels and text, accuracy in %, mean +- sd of {len(SEEDS)} seeds; "
+    table(title + "p: Welch's test against ours", header, rows)

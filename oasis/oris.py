@@ -118,6 +118,13 @@ class Preset:
             return NormalDist().inv_cdf(1 - ratio)
         return threshold(ratio, self.temperature)
 
+    def options(self, ratio: float) -> tuple:
+        """What the operators `oris_` and `siren_oris_` take after the state, in their order."""
+        return (
+            *(ratio, self.beta, self.scale, self.draw, self.warmup, self.current),
+            *(self.gain, self.slack, self.temperature),
+        )
+
 
 PRESETS = {
     # The equations and algorithm 1 to the letter, with the theorem's scale.

@@ -288,15 +288,7 @@ class Selector(nn.Module):
             p.ridge,
             self.statistics,
             self.counters,
-            self.ratio,
-            p.beta,
-            p.scale,
-            p.draw,
-            p.warmup,
-            p.current,
-            p.gain,
-            p.slack,
-            p.temperature,
+            *p.options(self.ratio),
         )
         return Selection(
             mask=mask,
@@ -317,11 +309,8 @@ class Selector(nn.Module):
             return torch.full_like(self.threshold, -torch.inf)
         # On a copy of the state, so that the statistics are computed in one place only.
         probe = self.statistics.clone(), self.counters.clone()
-        p = self.preset
-        relative, _, _ = ops.oris_(
-            scores, scores, usable, *probe, self.ratio, p.beta, p.scale, p.draw, p.warmup,
-            p.current, 0.0, 0.0, p.temperature,
-        )  # fmt: skip
+        options = self.preset.options(self.ratio)
+        relative, _, _ = ops.oris_(scores, scores, usable, *probe, *options)
         # z is affine in the score: recover mean and deviation from the two extremes.
         low, high = scores[usable].argmin(), scores[usable].argmax()
         a, z = scores[usable], relative[usable]

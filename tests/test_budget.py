@@ -16,16 +16,11 @@ from oasis import ops, reference
 DRAWS = ["bernoulli", "shared", "systematic", "top"]
 
 
-def options(selector):
-    p = selector.preset
-    return (selector.ratio, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.slack,
-            p.temperature)  # fmt: skip
-
-
 def step(selector, raw, valid=None):
     """(relative, probability, mask) of one batch of scores."""
     valid = torch.ones(len(raw), dtype=torch.bool) if valid is None else valid
-    return ops.oris_(raw, raw, valid, selector.statistics, selector.counters, *options(selector))
+    options = selector.preset.options(selector.ratio)
+    return ops.oris_(raw, raw, valid, selector.statistics, selector.counters, *options)
 
 
 def check_band(selected, ratio, early=200):

@@ -18,17 +18,8 @@ from oasis import reference
 DEVICE = torch.device(os.environ.get("OASIS_TEST_DEVICE") or "cuda")
 GPU = DEVICE.type == "cuda"
 LOW = (torch.bfloat16, torch.float16)
-OPTIONS = (
-    0.25,
-    0.9,
-    "within",
-    "bernoulli",
-    1,
-    False,
-    0.1,
-    0.0045,
-    0.5,
-)  # of oris_, after the state
+# Of oris_, after the state.
+OPTIONS = (0.25, 0.9, "within", "bernoulli", 1, False, 0.1, 0.0045, 0.5)
 
 
 def gram_of(n: int, seed: int = 0) -> torch.Tensor:

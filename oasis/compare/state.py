@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from oasis.train.config import RunConfig, differences
+from oasis.train.config import RunConfig, difference
 from oasis.train.run import CONFIG, EVENTS
 
 NEW, PARTIAL, FINISHED = "new", "partial", "finished"
@@ -32,7 +32,8 @@ def changed(config: RunConfig) -> str | None:
         return f"{path} cannot be read"
     if not isinstance(saved, dict):
         return f"{path} holds no settings"
-    for name, value, before in differences(config, saved):
+    if found := difference(config, saved):
+        name, value, before = found
         return f"{name} is {value!r}, was {before!r}"
     return None
 

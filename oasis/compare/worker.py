@@ -49,7 +49,9 @@ class Runner:
         self._workspace: Any = None
 
     def run(self, config: RunConfig) -> Outcome:
-        """Run one cell unless it is finished or claimed; a failure is recorded, not raised."""
+        """Run one cell unless it is finished or claimed; a failure is recorded, not raised, so that
+        the other runs of the grid go on.
+        """
         if not self.claims.take(config.name):
             return Outcome(TAKEN)
         try:

@@ -7,7 +7,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -249,8 +249,8 @@ def override(settings: dict[str, Any], overrides: typing.Sequence[str]) -> dict[
     return result
 
 
-def differences(config: RunConfig, saved: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(setting, value, saved value) where a run saved with other settings is another run.
+def difference(config: RunConfig, saved: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """(setting, value, saved value), the first that makes a saved run another run, or None.
 
     A setting that was not saved, since it did not exist yet, counts as having had its default.
     """
@@ -258,7 +258,8 @@ def differences(config: RunConfig, saved: Mapping[str, Any]) -> Iterator[tuple[s
     for name, value in dataclasses.asdict(config).items():
         before = saved.get(name, defaults[name])
         if name not in FREE and before != value:
-            yield name, value, before
+            return name, value, before
+    return None
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from oasis import policies
 from oasis.train import SelectionTrainer
 from oasis.train.accounts import accounts
-from oasis.train.config import RunConfig, differences
+from oasis.train.config import RunConfig, difference
 from oasis.train.evaluate import a_avg, a_last
 from oasis.train.record import EventLog, read_events
 from oasis.train.workspace import Workspace
@@ -199,7 +199,8 @@ def _prepare(directory: Path, config: RunConfig) -> tuple[str | None, int]:
         config.save(directory / CONFIG)
         return None, 0
     saved = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
-    for name, value, before in differences(config, saved):
+    if found := difference(config, saved):
+        name, value, before = found
         raise ValueError(
             f"{name}: got {value!r}, but the run to be resumed in {directory} has "
             f"{before!r}; use another name, or resume=false to start anew"

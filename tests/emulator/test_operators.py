@@ -168,14 +168,12 @@ def test_siren_equals_the_cpu(launchers, n, method, generator):
 def test_select_equals_the_cpu(launchers, device, shared, n, method, generator):
     device.configure(shared=shared)
     ours, theirs = oasis.Selector(seed=5), oasis.Selector(seed=5)
-    p = ours.preset
+    options = ours.preset.options(0.25)
     for _ in range(3):
         grads = torch.randn(n, 30, generator=generator, dtype=torch.float64)
         gram, valid = grads @ grads.T, torch.rand(n, generator=generator) < 0.9
         floor = torch.tensor(-torch.inf, dtype=torch.float64)
         arguments = (gram, gram.diagonal(), valid, floor, method, 0.0)
-        options = (0.25, p.beta, p.scale, p.draw, p.warmup, p.current, p.gain, p.slack,
-                   p.temperature)  # fmt: skip
         want = ops.siren_oris_(*arguments, theirs.statistics, theirs.counters, *options)
         got = cuda.siren_oris_(*arguments, ours.statistics, ours.counters, *options)
         for g, w in zip(got, want, strict=True):
