@@ -166,6 +166,28 @@ def test_the_file(place, tmp_path):
         Grid.load(path, ["polices=3"])
 
 
+def test_a_file_may_build_on_the_runs_of_another(place, tmp_path):
+    values = settings(place, tmp_path, ["full"], seeds=[7])
+    (tmp_path / "wild.yaml").write_text(yaml.safe_dump(values))
+    here = {"base": "wild.yaml", "imports": values["imports"], "policies": ["random"]}
+    path = tmp_path / "steep.yaml"
+    path.write_text(yaml.safe_dump({**here, "run": {"rank": 3}}))
+    grid = Grid.load(path, ["run.batch_size=4"])
+    assert (grid.name, grid.seeds, [e.policy for e in grid.entries]) == (
+        "steep",
+        [0, 1, 2],
+        ["random"],
+    )
+    assert grid.run == {**values["run"], "rank": 3, "batch_size": 4}
+    for base, message in [(3, "base: got 3"), ("steep.yaml", "builds on wild.yaml itself")]:
+        path.with_name("third.yaml").write_text(yaml.safe_dump({**here, "base": base}))
+        with pytest.raises(ValueError, match=message):
+            Grid.load(path.with_name("third.yaml"))
+    path.write_text(yaml.safe_dump({**here, "base": "absent.yaml"}))
+    with pytest.raises(FileNotFoundError):
+        Grid.load(path)
+
+
 # ---- claims ----
 
 

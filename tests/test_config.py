@@ -50,6 +50,7 @@ def test_an_unknown_key_names_the_nearest():
         ("arrivals", [1, 2], ValueError, "arrivals: got 2 numbers, expected one or 3"),
         ("arrivals", 0, ValueError, "arrivals: got 0, expected at least 1 per task"),
         ("evaluate", "some", ValueError, "evaluate: got 'some', expected 'seen' or 'all'"),
+        ("layer", "body", ValueError, "layer: got 'body', expected one of head, last_block"),
         ("learning_rate", float("nan"), ValueError, "learning_rate: got nan, expected more than 0"),
         ("save_steps", -1, ValueError, "save_steps: got -1, expected 0 or more"),
         ("max_length", 1, ValueError, "max_length: got 1, expected at least 2"),

@@ -79,6 +79,10 @@ def test_the_cached_blocks_count_once_per_text():
     assert more == 2 * (cached.forward(2, 7) + cached.backward(2, 7) + 2 * cached.logits(2)) + sum(
         once
     )
+    # The Gram matrix of the last block's: a backward of the head and one of the two blocks.
+    block = spent(events, texts, cached, {"gram"}, layer="last_block")[0]
+    back = cached.backward(2, 7) // 2 + cached.logits(2)
+    assert block == 2 * (cached.forward(2, 7) + cached.logits(2) + back) + sum(once)
     validated = spent(events, texts, cached, {"validation", "gram"}, validation=2)[0]
     expected = cached.forward(4, 7) + cached.logits(4) + 16 * cached.vocabulary
     assert validated == 2 * expected + sum(once)

@@ -182,6 +182,79 @@ def test_without_trained_weights():
             compute(model, rows(2), Head(), frozenset({name}))
 
 
+# ---- the Gram matrix of the last block ----
+
+LAST = frozenset({"gram"})
+
+
+@pytest.mark.parametrize(
+    ("side", "change", "loops"),
+    [("left", {}, False), ("right", {}, False), ("left", {"use_dora": True}, True)],
+)
+def test_the_last_block_gram_is_that_of_sixteen_backward_passes(side, change, loops):
+    model, batch = with_lora(tiny_model(), LINEAR, **change), rows(side=side)
+    batch["labels"][5] = -100
+    block = running_blocks(model)[-1]
+    inside = {id(p) for p in block.parameters()}
+    grads = [grads_alone(model, batch, [p]) for p in trained(model) if id(p) in inside]
+    expected = oasis.grad_gram(grads)
+    assert expected.dtype == torch.float64 and expected[4, 4] > 0
+    norms = expected.diagonal().sqrt()
+    # Rotary angles are float32, so padding on the left is felt.
+    limit = (1e-6 if side == "left" else 1e-12) * norms.outer(norms)
+    keep = SampleGradients()
+    for _ in range(2):  # the second time nothing has to be found out
+        got = compute(model, batch, Head(), LAST, grads=keep, layer="last_block")["gram"]
+        assert ((got - expected).abs() <= limit).all()
+        assert (got[5] == 0).all()
+    assert len(keep._right) == (0 if loops else 2 * 7)
+    head = compute(model, batch, Head(), LAST)["gram"]
+    assert not torch.allclose(got, head, rtol=0.1)
+
+
+def test_the_last_block_gram_beside_validation_rows_and_signals_of_the_head():
+    model, batch = with_lora(tiny_model(), LINEAR), rows(7)
+    needs = frozenset({"gram", "validation", "loss", "full_grads"})
+    got = compute(model, batch, Head(), needs, 5, layer="last_block")
+    whole = compute(model, batch, Head(), LAST, layer="last_block")["gram"]
+    assert torch.allclose(got["gram"], whole[:5, :5], rtol=1e-9)
+    assert torch.allclose(got["validation_gram"], whole[:5, 5:], rtol=1e-9)
+    plain = compute(model, batch, Head(), frozenset({"loss", "full_grads"}))
+    assert torch.equal(got["loss"], plain["loss"][:5])
+    assert torch.allclose(got["full_grads"], plain["full_grads"][:5])
+    # A head that cannot be scored by is in nobody's way where nothing is asked of it.
+    broken = Head(error="this head is broken")
+    compute(model, batch, broken, LAST, layer="last_block")
+    with pytest.raises(ValueError, match="this head is broken"):
+        compute(model, batch, broken, LAST | {"loss"}, layer="last_block")
+
+
+def test_no_label_anywhere_gives_a_last_block_gram_of_zeros():
+    model, batch = with_lora(tiny_model(), LINEAR), rows(3)
+    batch["labels"][:] = -100
+    got = compute(model, batch, Head(), LAST, layer="last_block")["gram"]
+    assert got.shape == (3, 3) and got.dtype == torch.float64 and (got == 0).all()
+
+
+def test_a_last_block_without_trained_weights_is_named():
+    model = with_lora(tiny_model(), layers_to_transform=[0])
+    with pytest.raises(ValueError, match="layer: got 'last_block', but no weight"):
+        compute(model, rows(2), Head(), LAST, layer="last_block")
+
+
+def test_a_sample_that_is_not_finite_spoils_no_other_products():
+    model, batch = with_lora(tiny_model(), LINEAR), rows(6)
+    with torch.no_grad():
+        unwrap(model).get_input_embeddings().weight[7] = float("nan")
+    batch["input_ids"][batch["input_ids"] == 7] = 8
+    clean = compute(model, batch, Head(), LAST, layer="last_block")["gram"]
+    batch["input_ids"][2, -4] = 7
+    got = compute(model, batch, Head(), LAST, layer="last_block")["gram"]
+    rest = [0, 1, 3, 4, 5]
+    assert torch.allclose(got[rest][:, rest], clean[rest][:, rest])
+    assert not got[2, 2].isfinite()
+
+
 # ---- features ----
 
 
@@ -291,6 +364,12 @@ def test_only_what_is_needed_is_computed(monkeypatch):
         found = compute(model, batch, inspect_head_once(model, batch), frozenset(needs))
         assert (len(forwards), len(grams), len(backwards)) == expected
         assert set(found) == needs
+
+
+def test_the_last_block_takes_no_product_of_the_head(monkeypatch):
+    model, batch = tiny_llama(), rows(4)
+    monkeypatch.setattr(oasis, "head_gram", lambda *a, **k: pytest.fail("the head was scored"))
+    compute(model, batch, Head(verified=True), LAST, layer="last_block")
 
 
 def inspect_head_once(model, batch):

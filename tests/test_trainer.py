@@ -17,6 +17,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 import oasis
 from oasis import policies
 from oasis.train import SelectionTrainer
+from oasis.train.scoring import Head
+from oasis.train.signals import compute
 
 
 class Rows(Dataset):
@@ -366,6 +368,31 @@ def test_scores_only_what_the_policy_needs(tmp_path, monkeypatch):
     assert calls == [1, 1]
 
 
+def test_scores_by_the_gradients_of_the_last_block(tmp_path):
+    events = {}
+    for layer in ("head", "last_block"):
+        events[layer] = []
+        trainer = SelectionTrainer(
+            model=tiny_llama(),
+            args=arguments(tmp_path / layer, max_steps=2),
+            train_dataset=Rows(48),
+            data_collator=Pad(),
+            policy="oasis",
+            layer=layer,
+            on_event=events[layer].append,
+        )
+        batches, select = [], trainer._select
+        trainer._select = lambda batch, s=select, b=batches: (b.append(batch), s(batch))[1]
+        trainer.train()
+        first = next(e for e in events[layer] if e["type"] == "selection")
+        batch = {k: v for k, v in batches[0].items() if k != "task"}
+        gram = compute(tiny_llama(), batch, Head(), frozenset({"gram"}), layer=layer)["gram"]
+        assert first["informativeness"] == pytest.approx(gram.diagonal().tolist(), rel=1e-5)
+    assert [e["informativeness"] for e in events["head"] if e["type"] == "selection"] != [
+        e["informativeness"] for e in events["last_block"] if e["type"] == "selection"
+    ]
+
+
 def test_logs_and_events(tmp_path):
     events = []
     trainer = selection_trainer(
@@ -487,6 +514,8 @@ def test_bad_arguments(tmp_path):
         SelectionTrainer(
             model=tiny_llama(), args=arguments(tmp_path), policy=policies.Full(), ratio=0.5
         )
+    with pytest.raises(ValueError, match="layer: got 'first', expected one of head, last_block"):
+        SelectionTrainer(model=tiny_llama(), args=arguments(tmp_path), layer="first")
     wrong = selection_trainer(tmp_path, tiny_llama(), Fixed([torch.ones(3, dtype=torch.bool)]))
     with pytest.raises(ValueError, match=r"mask \(3,\)"):
         wrong.train()

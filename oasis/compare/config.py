@@ -118,13 +118,14 @@ class Grid:
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Grid:
         """Read a YAML file and apply overrides `key=value`; `run.arrivals=40` reaches inside.
 
-        An unknown key is an error that names the nearest known one.
+        `base` in the file names another one, relative to it, whose `run` (and nothing else) holds
+        here too but for what this file's own `run` says. An unknown key is an error that names the
+        nearest known one.
         """
         path = Path(path)
-        with open(path, encoding="utf-8") as file:
-            settings = yaml.safe_load(file)
-        if not isinstance(settings, dict):
-            raise ValueError(f"{path}: expected lines of 'key: value'")
+        settings = _read(path)
+        if (base := settings.pop("base", None)) is not None:
+            settings["run"] = {**_run_of(path, base), **settings.get("run", {})}
         settings = override(settings, overrides)
         _known("", settings, [spec.name for spec in dataclasses.fields(cls)])
         settings.setdefault("name", path.stem)
@@ -178,6 +179,26 @@ class Grid:
                 own["label"] = entry.label
                 config = RunConfig.from_mapping({**_permuted(settings, tasks, order), **own})
                 yield Cell(config, entry.label, order)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:
+        settings = yaml.safe_load(file)
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path}: expected lines of 'key: value'")
+    if not isinstance(settings.get("run", {}), dict):
+        raise ValueError(f"run: got {settings['run']!r}, expected a mapping of settings")
+    return settings
+
+
+def _run_of(path: Path, base: Any) -> dict[str, Any]:
+    """`run` of the file that `path` builds on."""
+    if not isinstance(base, str):
+        raise ValueError(f"base: got {base!r}, expected the name of a YAML file")
+    settings = _read(path.parent / base)
+    if "base" in settings:
+        raise ValueError(f"base: {base} builds on {settings['base']} itself; name that file")
+    return settings.get("run", {})
 
 
 def _entry(index: int, item: Any) -> Entry:

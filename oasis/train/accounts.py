@@ -15,9 +15,13 @@ from oasis.train.workspace import Workspace
 
 
 def accounts(
-    events: Sequence[Mapping], workspace: Workspace, model: nn.Module, policy: Policy
+    events: Sequence[Mapping],
+    workspace: Workspace,
+    model: nn.Module,
+    policy: Policy,
+    layer: str,
 ) -> dict[str, Any]:
-    """Amounts of a run with the given record.
+    """Amounts of a run with the given record, scored by the gradients of `layer`.
 
     `tokens`: label tokens trained on. `score_flops`, `train_flops`: estimates (flops.py). `skew`:
     largest less smallest share selected of a task's candidates. `density` of the selected samples
@@ -41,7 +45,7 @@ def accounts(
         ]  # fmt: skip
         shape = Shape.of(model, workspace.prefix)
         validation = getattr(policy, "validation", 0)
-        scoring, training = spent(selections, texts, shape, policy.needs, validation)
+        scoring, training = spent(selections, texts, shape, policy.needs, validation, layer)
         space = workspace.feature_space(model)
         result |= {
             "score_flops": scoring,

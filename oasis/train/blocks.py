@@ -28,7 +28,7 @@ def running_blocks(model: nn.Module) -> list[nn.Module]:
     if not lists:
         raise ValueError(
             f"model: {type(base).__name__} has no list of its {count} blocks, which the policy's "
-            "signals (features_multi, middle_grads) need"
+            "signals (features_multi, middle_grads, or the layer 'last_block') need"
         )
     return [block for block in lists[0] if not isinstance(block, Skip)]
 
@@ -49,6 +49,17 @@ def middle_block(model: nn.Module) -> nn.Module:
     if not trained:
         raise ValueError("model: got no trainable weight in any block; middle_grads needs some")
     return trained[len(trained) // 2]
+
+
+def last_block(model: nn.Module) -> nn.Module:
+    """The last block, which must be trained."""
+    block = running_blocks(model)[-1]
+    if not any(p.requires_grad for p in block.parameters()):
+        raise ValueError(
+            "layer: got 'last_block', but no weight of the model's last block is trained; put LoRA "
+            "on it, or score by the output head (layer='head')"
+        )
+    return block
 
 
 def output_of(result: Tensor | tuple) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from oasis import policies
+from oasis.train.signals import LAYERS
 
 # As transformers names them; the last one needs `decay_steps`.
 SCHEDULES = ("cosine", "linear", "constant_with_warmup", "warmup_stable_decay")
@@ -46,8 +47,9 @@ class RunConfig:
     unbounded). Candidate batches of `batch_size` come `iterations_per_sample` per arrival.
 
     Selection: `policy` with `ratio` in (0, 1], further `policy_options`, and `seed` (which also
-    seeds the order of arrival, the memory's draws and LoRA's first weights). `label` is what
-    reports call it (null: the policy's name).
+    seeds the order of arrival, the memory's draws and LoRA's first weights). `layer` is the one
+    whose gradients score: "head", from a forward, or "last_block" (its LoRA weights). `label` is
+    what reports call it (null: the policy's name).
 
     Model: `model` is "smollm2" (packaged, see assets.py), a folder or a hub name. LoRA of `rank`
     and `alpha` (null: 2 x rank) on all linear layers of the `lora_layers` top blocks (null: all).
@@ -89,6 +91,7 @@ class RunConfig:
     label: str | None = None
     ratio: float = 0.25
     policy_options: dict[str, Any] = field(default_factory=dict)
+    layer: str = "head"
     seed: int = 0
     model: str = "smollm2"
     rank: int = 16
@@ -170,6 +173,8 @@ class RunConfig:
             raise ValueError(f"max_length: got {self.max_length}, expected at least 2")
         if not 0 < self.ratio <= 1:
             raise ValueError(f"ratio: got {self.ratio}, expected a number in (0, 1]")
+        if self.layer not in LAYERS:
+            raise ValueError(f"layer: got {self.layer!r}, expected one of {', '.join(LAYERS)}")
         if self.evaluate not in ("seen", "all"):
             raise ValueError(f"evaluate: got {self.evaluate!r}, expected 'seen' or 'all'")
         if len(set(self.tasks)) != len(self.tasks):

@@ -12,7 +12,8 @@ tokens:
 - output head V x D: 2 V D T_y forward, and as much again backward, at label positions alone;
 - blocks whose hidden states are cached: forward once per text, in the first pass that meets it;
 - scoring: a forward; the head where the policy asks for what only logits give, and T_y^2 V for a
-  Gram matrix (its symmetric half); for gradients of LoRA weights a backward.
+  Gram matrix (its symmetric half); for gradients of LoRA weights a backward, which for the Gram
+  matrix of the last block's ends there.
 
 Norms, activations, soft-max, the optimizer and the selection itself are left out (below 1 % in the
 models at hand), and so is evaluation.
@@ -27,7 +28,7 @@ from torch import nn
 
 from oasis.train.blocks import running_blocks
 from oasis.train.scoring import head_parameters, unwrap
-from oasis.train.signals import GRADS, HEAD
+from oasis.train.signals import GRADS, GRAMS, HEAD
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,13 @@ def spent(
     shape: Shape,
     needs: Iterable[str],
     validation: int = 0,
+    layer: str = "head",
 ) -> tuple[int, int]:
     """Operations of (scoring, training) of a run's selection events.
 
     `texts[item]` is (tokens, label tokens, its identity) of each of the stream's examples, `needs`
-    what the policy declares, `validation` the further rows that it scores in every batch.
+    what the policy declares, `validation` the further rows that it scores in every batch, `layer`
+    the one whose gradients the Gram matrix is of.
     """
     needs = set(needs)
     scoring = training = 0
@@ -117,7 +120,7 @@ def spent(
         items = [texts[item] for item in event["item"]]
         chosen = [text for text, kept in zip(items, event["selected"], strict=True) if kept]
         if needs:
-            scoring += _frozen(shape, items, met) + _scoring(shape, items, needs, validation)
+            scoring += _frozen(shape, items, met) + _scoring(shape, items, needs, validation, layer)
         if chosen:
             rows, length, labels = _size(chosen)
             training += _frozen(shape, chosen, met)
@@ -126,7 +129,7 @@ def spent(
     return scoring, training
 
 
-def _scoring(shape: Shape, items: list, needs: set[str], validation: int) -> int:
+def _scoring(shape: Shape, items: list, needs: set[str], validation: int, layer: str) -> int:
     rows, length, labels = _size(items)
     if "validation" in needs:
         labels += labels * validation // rows
@@ -134,8 +137,10 @@ def _scoring(shape: Shape, items: list, needs: set[str], validation: int) -> int
     total = shape.forward(rows, length)
     if needs & (HEAD | GRADS):
         total += shape.logits(labels)
-    if needs & {"gram", "validation"}:
+    if needs & GRAMS and layer == "head":
         total += labels * labels * shape.vocabulary
+    if needs & GRAMS and layer == "last_block":
+        total += shape.backward(rows, length) // shape.trained_blocks + shape.logits(labels)
     if needs & GRADS:
         total += shape.backward(rows, length) + shape.logits(labels)
     return total

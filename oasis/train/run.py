@@ -167,6 +167,7 @@ def run(
             data_collator=workspace.collator,
             processing_class=workspace.tokenizer,
             policy=policy,
+            layer=config.layer,
             on_event=log.write,
             task_names=config.tasks,
         )
@@ -181,7 +182,7 @@ def run(
         result.seconds = elapsed
         if finished:
             record = read_events(directory / EVENTS)
-            log.write({**_end(result), **accounts(record, workspace, model, policy)})
+            log.write({**_end(result), **accounts(record, workspace, model, policy, config.layer)})
             model.save_pretrained(directory / "adapter")
     return result
 

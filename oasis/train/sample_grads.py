@@ -1,26 +1,54 @@
-"""Per-sample gradients of the trained weights from one batched backward pass, as sketches.
+"""Per-sample gradients of the trained weights from one batched backward pass.
 
 A linear layer's gradient is a sum over tokens of outer products of what it is given and the
 gradient of what it gives. Hooks on the LoRA matrices (and any other trained linear layer) form
-that sum sample by sample, and a count sketch of it at once: no [N, all weights] matrix exists.
+that sum sample by sample. Of all weights or many, a count sketch is made of it at once: no [N, all
+weights] matrix exists. Of a single block the gradients are kept, for their exact Gram matrix.
 Weights that are used in any other way fall back to one backward pass per sample.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+
+import oasis
 
 from .sketch import SIZE, CountSketch
 
 TOLERANCE = 1e-2  # of a weight's gradient: what the hooks sum up against autograd's, bfloat16 too
 
 
+class _Sketches:
+    """The sum of the sketches [N, size] of the pieces that come."""
+
+    def __init__(self, sketch: CountSketch, losses: Tensor) -> None:
+        self.sketch = sketch
+        self.total = losses.new_zeros(len(losses), sketch.size)
+
+    def add(self, name: str, start: int, values: Tensor, rows: slice) -> None:
+        self.total[rows] += self.sketch(values, start)
+
+
+class _Kept:
+    """The gradients themselves, [N, P] for each weight."""
+
+    def __init__(self, losses: Tensor) -> None:
+        self.count = len(losses)
+        self.by_weight: dict[str, Tensor] = {}
+
+    def add(self, name: str, start: int, values: Tensor, rows: slice) -> None:
+        if name not in self.by_weight:
+            self.by_weight[name] = values.new_zeros(self.count, values.shape[1])
+        self.by_weight[name][rows] += values
+
+
 class SampleGradients:
-    """Sketches [N, size] of the gradients of N losses with respect to weights of a model.
+    """Gradients of N losses with respect to weights of a model: sketches [N, size], or the Gram
+    matrix.
 
     Whether the hooks account for all of a weight's gradient is found out with the first batch that
     gives it one: the sum over the samples is compared with what autograd says. Weights that are
@@ -39,7 +67,7 @@ class SampleGradients:
         self._hooked: set[str] = set()
         self._wanted: dict[str, set[str]] | None = None  # while a backward pass is listened to
         self._count = 0
-        self._out: dict[str, Tensor] = {}
+        self._out: dict[str, _Sketches | _Kept] = {}
         self._sums: dict[str, Tensor] = {}
 
     @contextlib.contextmanager
@@ -104,10 +132,9 @@ class SampleGradients:
                 self._add(self._wanted, name, values.flatten(1), rows)
 
     def _add(self, wanted: dict[str, set[str]], name: str, values: Tensor, rows: slice) -> None:
-        sketch = self.sketch(values, self._starts[name])
         for group, names in wanted.items():
             if name in names:
-                self._out[group][rows] += sketch
+                self._out[group].add(name, self._starts[name], values, rows)
 
     def sketches(
         self, losses: Tensor, groups: Mapping[str, Sequence[nn.Parameter]]
@@ -118,17 +145,42 @@ class SampleGradients:
         own row alone.
         Parameters that are not trained are left out. No `.grad` is touched.
         """
+        self._run(losses, groups, lambda: _Sketches(self.sketch, losses))
+        return {group: out.total.float() for group, out in self._out.items()}
+
+    def gram(self, losses: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """[N, N] float64, the inner products of the gradients with respect to `parameters`, exact.
+
+        As `sketches`, but N gradients of all of `parameters` are held at a time.
+        """
+        self._run(losses, {"kept": parameters}, lambda: _Kept(losses))
+        kept = list(self._out["kept"].by_weight.values())
+        self._out = {}
+        if not kept:  # no row has a label
+            return losses.new_zeros(len(losses), len(losses), dtype=torch.float64)
+        return oasis.grad_gram(kept)
+
+    def _run(
+        self,
+        losses: Tensor,
+        groups: Mapping[str, Sequence[nn.Parameter]],
+        make: Callable[[], _Sketches | _Kept],
+    ) -> None:
         names = {id(p): name for name, p in self._trained.items()}
         wanted = {g: {names[id(p)] for p in ps if id(p) in names} for g, ps in groups.items()}
         with torch.autocast(losses.device.type, enabled=False):
-            if not self._run(losses, wanted):
-                self._run(losses, wanted)
-        return {group: value.float() for group, value in self._out.items()}
+            if not self._attempt(losses, wanted, make):
+                self._attempt(losses, wanted, make)
 
-    def _run(self, losses: Tensor, wanted: dict[str, set[str]]) -> bool:
-        """One attempt; False where a weight turned out to be one for the loop."""
+    def _attempt(
+        self,
+        losses: Tensor,
+        wanted: dict[str, set[str]],
+        make: Callable[[], _Sketches | _Kept],
+    ) -> bool:
+        """False where a weight turned out to be one for the loop."""
         self._count = len(losses)
-        self._out = {g: losses.new_zeros(len(losses), self.sketch.size) for g in wanted}
+        self._out = {group: make() for group in wanted}
         self._sums = {}
         if not losses.requires_grad:
             return True

@@ -1,7 +1,7 @@
 """Everything a policy may ask to know of a candidate batch, from one forward (docs/method.md 1).
 
-What is computed is what `needs` names, and nothing else. All but the per-sample gradients of the
-LoRA weights come from a forward without gradients; those need one with, and a backward pass.
+What is computed is what `needs` names, and nothing else. All but the per-sample gradients of
+trained weights come from a forward without gradients; those need one with, and a backward pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .blocks import evenly, middle_block, output_of, running_blocks
+from .blocks import evenly, last_block, middle_block, output_of, running_blocks
 from .features import attended, image_text_score, mean_over
 from .sample_grads import SampleGradients
 from .scoring import (
@@ -29,6 +29,8 @@ from .subbatch import targets
 
 HEAD = frozenset({"gram", "loss", "entropy", "el2n", "validation"})
 GRADS = frozenset({"full_grads", "middle_grads"})
+GRAMS = frozenset({"gram", "validation"})
+LAYERS = ("head", "last_block")  # whose gradients the Gram matrix is of
 
 
 def compute(
@@ -38,11 +40,15 @@ def compute(
     needs: frozenset[str],
     candidates: int | None = None,
     grads: SampleGradients | None = None,
+    layer: str = "head",
 ) -> dict[str, Tensor | None]:
     """Signals of the first `candidates` rows of `batch` (default: of all), by their names.
 
+    The Gram matrices are those of the output head's gradients, or with `layer` "last_block" of the
+    trained weights of the last transformer block.
+
     The other rows are the validation rows: "validation" gives `validation_gram` [N, M] float64, the
-    inner products of the candidates' last-layer gradients with theirs, None where there are none.
+    inner products of the candidates' gradients with theirs, None where there are none.
     `grads` holds what has been found out about the model's layers; made anew where not given.
 
     One forward in eval mode. Gradients, random generators, the mode of every module and its hooks
@@ -54,7 +60,9 @@ def compute(
     labels = batch["labels"]
     total = len(labels)
     count = total if candidates is None else candidates
-    scored, differentiated = bool(needs & HEAD), bool(needs & GRADS)
+    block = needs & GRAMS if layer == "last_block" else frozenset()
+    of_head = (needs & HEAD) - block
+    scored, differentiated = bool(of_head), bool(needs & GRADS or block)
     if scored and head.error is not None:
         raise ValueError(head.error)
     where = targets(labels)
@@ -67,13 +75,8 @@ def compute(
         last = hidden.detach()
         if scored:
             known = head_scores(module, last, labels, head)
-            found.update(
-                {name: getattr(known, name)[:count] for name in needs & HEAD - {"validation"}}
-            )
-            if "gram" in needs:
-                found["gram"] = known.gram[:count, :count]
-            if "validation" in needs:
-                found["validation_gram"] = known.gram[:count, count:] if total > count else None
+            found.update({name: getattr(known, name)[:count] for name in of_head - GRAMS})
+            found.update(_grams(known.gram, of_head, count))
         if "features" in needs:
             found["features"] = mean_over(last, attended(batch))[:count]
         if "image_text_score" in needs:
@@ -97,9 +100,23 @@ def compute(
             raise RuntimeError(NOT_CALLED.format(len(calls)))
         if differentiated:
             logits = output.logits[0] if head.gather else output.logits[where]
-            losses = mean_losses(logits, labels, where)[:count]
-            sketches = grads.sketches(losses, _groups(model, needs))
-            found.update({name: value[:count] for name, value in sketches.items()})
+            losses = mean_losses(logits, labels, where)
+            found.update(grads.sketches(losses[:count], _groups(model, needs)))
+            if block:
+                gram = grads.gram(losses, list(last_block(model).parameters()))
+                found.update(_grams(gram, block, count))
+    return found
+
+
+def _grams(gram: Tensor, needs: frozenset[str], count: int) -> dict[str, Tensor | None]:
+    """Of the Gram matrix of all rows, what `needs` asks for: of the first `count`, and theirs with
+    the rest.
+    """
+    found: dict[str, Tensor | None] = {}
+    if "gram" in needs:
+        found["gram"] = gram[:count, :count]
+    if "validation" in needs:
+        found["validation_gram"] = gram[:count, count:] if len(gram) > count else None
     return found
 
 

@@ -22,7 +22,7 @@ from .loss import summed_cross_entropy
 from .rehearsal import Rehearsal
 from .sample_grads import SampleGradients
 from .scoring import Head, forward_parameters, inspect_head, unwrap
-from .signals import compute
+from .signals import LAYERS, compute
 from .subbatch import WEIGHT, dummy, take, targets
 
 logger = logging.get_logger(__name__)
@@ -40,6 +40,9 @@ class SelectionMixin:
     Args:
         policy: a policy, an `oasis.Selector`, or the name of a policy (default "oasis").
         ratio: fraction of the candidates to train on where `policy` is a name; default 0.25.
+        layer: whose gradients the policy's Gram matrix is of: "head" (the default), the output
+            head, from a forward alone; or "last_block", the trained weights of the last transformer
+            block (the paper's public code), which takes a backward through that block.
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
@@ -53,6 +56,7 @@ class SelectionMixin:
         *args: Any,
         policy: policies.Policy | Selector | str = "oasis",
         ratio: float | None = None,
+        layer: str = "head",
         on_event: Callable[[dict], None] | None = None,
         task_names: Sequence[str] = (),
         **kwargs: Any,
@@ -62,6 +66,8 @@ class SelectionMixin:
             raise TypeError(f"policy: got {got}, expected a policy object, a Selector or a name")
         if ratio is not None and not isinstance(policy, str):
             raise ValueError("ratio: only for a policy given by name; set it on the policy itself")
+        if layer not in LAYERS:
+            raise ValueError(f"layer: got {layer!r}, expected one of {', '.join(LAYERS)}")
         super().__init__(*args, **kwargs)
         if self.args.n_gpu > 1:
             raise ValueError(
@@ -89,6 +95,7 @@ class SelectionMixin:
                 f"{sorted(policies.SIGNALS)}"
             )
         self.policy = policy
+        self.layer = layer
         self.selection_counts = Counts()
         self._on_event = on_event
         self._step = StepState()
@@ -217,7 +224,9 @@ class SelectionMixin:
                 pad_token_id=getattr(self._text_config, "pad_token_id", None) or 0,
                 rotary=self._can_trim_left,
             )
-        known = compute(self.model_wrapped, scored, self._head, needs, len(labels), self._grads)
+        known = compute(
+            self.model_wrapped, scored, self._head, needs, len(labels), self._grads, self.layer
+        )
         return policies.Signals(len(labels), **free, **known)
 
     # ---- loss ----
