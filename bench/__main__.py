@@ -1,7 +1,7 @@
 """`python -m bench [siren grad_gram head_gram ...]`: all by default.
 
 `python -m bench readings|redundancy CONFIG.yaml [key=value ...]`: measurements on a real training
-run, see the modules.
+run; `python -m bench stream_tables`: the tables of bench/streams again. See the modules.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ NAMES = (
     "multimodal",
 )
 ON_A_RUN = ("readings", "redundancy")
+ON_REQUEST = ("stream_tables",)  # nothing is measured
 
 
 def main(names: list[str]) -> None:
@@ -33,8 +34,9 @@ def main(names: list[str]) -> None:
         importlib.import_module(f"bench.{names[0]}").main(names[1:])
         return
     for name in names:
-        if name not in NAMES:
-            raise SystemExit(f"unknown benchmark {name!r}, expected some of {', '.join(NAMES)}")
+        if name not in NAMES + ON_REQUEST:
+            expected = ", ".join(NAMES + ON_REQUEST + ON_A_RUN)
+            raise SystemExit(f"unknown benchmark {name!r}, expected some of {expected}")
     threads, isa = torch.get_num_threads(), _core.build_info()["isa"]
     print(f"torch {torch.__version__}, {threads} threads, {platform.machine()}, {isa}")
     for name in names:

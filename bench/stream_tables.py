@@ -1,0 +1,92 @@
+"""Tables and the figure of bench/streams/README.md, from the rows that were kept of its runs.
+
+`python -m bench stream_tables` prints, for each of bench/streams/results/*.csv, a table for every
+ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours. Of
+wild.csv it also draws results/accuracy.png. The columns are those of `oasis compare`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from oasis.report.comparison import p_value
+from oasis.report.comparison_figures import accuracy_ranking
+from oasis.report.results import Variant, Welch, welch
+
+RESULTS = Path(__file__).parent / "streams" / "results"
+OURS = "oasis"
+HEADER = (
+    "policy",
+    *("A_last", "of each seed", "A_avg", "p (A_last)", "p (A_avg)"),
+    *("realised", "density", "skew"),
+)
+
+
+def variants(rows: pd.DataFrame) -> list[Variant]:
+    """Rows that differ in their seed alone, together."""
+    keys = ["label", "policy", "ratio", "order"]
+    return [
+        Variant(label, policy, {}, ratio, order, [], group.sort_values("seed"))
+        for (label, policy, ratio, order), group in rows.groupby(keys, sort=False)
+    ]
+
+
+def contests(found: list[Variant]) -> list[tuple[float, str, list[Variant]]]:
+    """(ratio, order, its variants and full training), the best A_last first."""
+    orders = list(dict.fromkeys(v.order for v in found))
+    ratios = sorted({v.ratio for v in found if v.ratio < 1}, reverse=True)
+    groups = [
+        (ratio, order, [v for v in found if v.order == order and v.ratio in (ratio, 1.0)])
+        for ratio in ratios
+        for order in orders
+    ]
+    return [
+        (ratio, order, sorted(group, key=lambda v: -v.mean("a_last")))
+        for ratio, order, group in groups
+        if group
+    ]
+
+
+def table(group: list[Variant]) -> str:
+    ours = next((v for v in group if v.label == OURS), None)
+    lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
+    lines += ["| " + " | ".join(_row(v, ours)) + " |" for v in group]
+    return "\n".join(lines)
+
+
+def _row(variant: Variant, ours: Variant | None) -> list[str]:
+    tests = [_test(variant, ours, metric) for metric in ("a_last", "a_avg")]
+    return [
+        f"**{variant.label}**" if variant is ours else variant.label,
+        _score(variant, "a_last"),
+        ", ".join(f"{100 * value:.1f}" for value in variant.values("a_last")),
+        _score(variant, "a_avg"),
+        *("-" if test is None or test.p is None else p_value(test.p) for test in tests),
+        f"{100 * variant.mean('realised_ratio'):.2f} %",
+        f"{variant.mean('density'):.3f}",
+        f"{variant.mean('skew'):.2f}",
+    ]
+
+
+def _test(variant: Variant, ours: Variant | None, metric: str) -> Welch | None:
+    if ours is None or variant is ours:
+        return None
+    return welch(ours.values(metric), variant.values(metric))
+
+
+def _score(variant: Variant, metric: str) -> str:
+    deviation = variant.deviation(metric)
+    spread = "" if deviation is None else f" +- {100 * deviation:.1f}"
+    return f"{100 * variant.mean(metric):.1f}{spread}"
+
+
+def run() -> None:
+    for path in sorted(RESULTS.glob("*.csv")):
+        found = variants(pd.read_csv(path))
+        for ratio, order, group in contests(found):
+            print(f"\n## {path.stem}, {100 * ratio:g} %, {order}\n\n{table(group)}")
+        if path.stem == "wild":
+            figure = accuracy_ranking(found)
+            figure.savefig(RESULTS / "accuracy.png", dpi=144, facecolor="white")
