@@ -1,8 +1,11 @@
 """Tables and the figure of bench/streams/README.md, from the rows that were kept of its runs.
 
 `python -m bench stream_tables` prints, for each of bench/streams/results/*.csv, a table for every
-ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours. Of
-wild.csv it also draws results/accuracy.png. The columns are those of `oasis compare`.
+ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours.
+Where there are several ratios, also what ours is above each rival in the mean over pairs of the
+same ratio and seed (the same stream in the same order), with its standard error and the paired
+t-test. Of wild.csv it draws results/accuracy.png. The columns are
+those of `oasis compare`.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+from scipy import stats
 
 from oasis.report.comparison import p_value
 from oasis.report.comparison_figures import accuracy_ranking
@@ -70,6 +74,23 @@ def _row(variant: Variant, ours: Variant | None) -> list[str]:
     ]
 
 
+def paired(rows: pd.DataFrame) -> str:
+    """Ours minus each policy that ran with ours at every ratio, in points."""
+    lines = ["| ours minus | pairs | A_last | p | A_avg | p |", "|---|---|---|---|---|---|"]
+    cells = rows[rows.ratio < 1].pivot_table(
+        ["a_last", "a_avg"], index=["ratio", "seed"], columns="label"
+    )
+    counts = cells["a_last"].count()
+    for label in counts.index[(counts >= counts[OURS]) & (counts.index != OURS)]:
+        line = [label, str(counts[OURS])]
+        for metric in ("a_last", "a_avg"):
+            difference = 100 * (cells[metric][OURS] - cells[metric][label]).dropna()
+            p = stats.ttest_1samp(difference, 0).pvalue
+            line += [f"{difference.mean():+.1f} +- {difference.sem():.1f}", p_value(p)]
+        lines.append("| " + " | ".join(line) + " |")
+    return "\n".join(lines)
+
+
 def _test(variant: Variant, ours: Variant | None, metric: str) -> Welch | None:
     if ours is None or variant is ours:
         return None
@@ -84,9 +105,12 @@ def _score(variant: Variant, metric: str) -> str:
 
 def run() -> None:
     for path in sorted(RESULTS.glob("*.csv")):
-        found = variants(pd.read_csv(path))
+        rows = pd.read_csv(path)
+        found = variants(rows)
         for ratio, order, group in contests(found):
             print(f"\n## {path.stem}, {100 * ratio:g} %, {order}\n\n{table(group)}")
+        if rows.ratio[rows.ratio < 1].nunique() > 1:
+            print(f"\n## {path.stem}, all ratios together\n\n{paired(rows)}")
         if path.stem == "wild":
             figure = accuracy_ranking(found)
             figure.savefig(RESULTS / "accuracy.png", dpi=144, facecolor="white")

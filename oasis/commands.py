@@ -16,6 +16,7 @@ from oasis.cli import MISSING_EXTRA, from_extra
 
 if TYPE_CHECKING:
     from oasis.compare import Grid
+    from oasis.compare.config import Cell
 
 Overrides = Annotated[
     list[str] | None,
@@ -114,10 +115,13 @@ def train(
     with one_line():
         import yaml
 
+        from oasis import policies
         from oasis.train.config import RunConfig
     changes = [*(overrides or ()), *(["resume=true"] if resume else ())]
     with one_line(ValueError, TypeError, OSError, yaml.YAMLError):
         settings = RunConfig.load(config, changes)
+        # What the policy does not take is found before anything is loaded.
+        policies.create(settings.policy, settings.ratio, settings.seed, **settings.policy_options)
     with one_line():
         from oasis.train.run import run
     if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
@@ -198,18 +202,24 @@ def compare(
     with running(f"interrupted; {grid.out} keeps what was done, the same command goes on with it"):
         done = runner.compare(grid, workers=workers, only=only or (), overwrite=overwrite)
     if report and done.finished:
-        _report_of(grid, [cell.directory for cell in runner.plan(grid)])
+        _report_of(grid, runner.plan(grid))
     for cell, message in done.failed:
         print(f"failed: {cell.name}: {message}", file=sys.stderr)
     if done.failed:
         raise typer.Exit(1)
 
 
-def _report_of(grid: Grid, folders: list[Path]) -> None:
-    """Tables and page of all runs of the grid that are on disk."""
+def _report_of(grid: Grid, cells: list[Cell]) -> None:
+    """Tables and page of the runs of the grid that are on disk with its settings."""
+    from oasis.compare.state import changed
     from oasis.report import Run, comparison
 
-    runs = [Run.load(folder) for folder in folders if (folder / "events.jsonl").exists()]
+    there = [cell for cell in cells if (cell.directory / "events.jsonl").exists()]
+    same = [cell for cell in there if changed(cell.config) is None]
+    if len(same) < len(there):
+        print(f"left out of the report: {len(there) - len(same)} runs with other settings",
+              file=sys.stderr)  # fmt: skip
+    runs = [Run.load(cell.directory) for cell in same]
     print(f"wrote {comparison.write(runs, Path(grid.out) / 'report.html', grid.name)}")
 
 
@@ -222,14 +232,14 @@ def report(
 ) -> None:
     """Draw runs, finished or not, as one self-contained HTML page.
 
-    Of more than five variants the page is that of a comparison, with figures/*.png and results.csv,
-    results.parquet and results.json beside it.
+    Of more than five variants, or several seeds, the page is that of a comparison, with
+    figures/*.png and results.csv, results.parquet and results.json beside it.
     """
     with one_line():
         from oasis import report
     with one_line(OSError, ValueError):
         folders = report.find(runs)
-    with one_line(OSError):
+    with one_line(OSError, ValueError):
         print(f"wrote {report.write(folders, out)}")
 
 

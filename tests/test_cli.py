@@ -129,6 +129,13 @@ def test_an_earlier_run_is_not_replaced_unasked(config, tmp_path, monkeypatch, r
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize("options", ["{betta: 0.5}", "{beta: high}"])
+def test_what_the_policy_does_not_take_is_one_line(config, runs, capsys, options):
+    assert cli.main(["train", config, f"policy_options={options}"]) == 2
+    assert "bet" in error_line(capsys)
+    assert not runs
+
+
 def test_an_argument_that_oasis_refuses_is_one_line(config, monkeypatch, capsys):
     replace_module(monkeypatch, "oasis.train.run", run=lambda _: oasis.threshold(7))
     assert cli.main(["train", config]) == 2

@@ -305,6 +305,17 @@ def test_tive_by_hand():
     assert order(policy, batch(full_grads=flipped, task=task)) == [3, 0, 1]
 
 
+def test_tive_keeps_rows_of_no_task_apart():
+    """Off-task rows (-1) of huge gradients are a group of their own, not part of the first task."""
+    grads = gradients([1, 0], [1, 0], [0, 1], [0, 1], [-9, 0], [-9, 0])
+    task = torch.tensor([0, 0, 1, 1, -1, -1])
+    policy = policies.create("tive", 0.5, temperature=0)
+    policy.observe(batch(full_grads=grads, task=task))
+    difficulty, influence = policy._values(policy.pool["task"] + 1, 6)
+    assert difficulty.tolist() == [9, 1, 1]
+    assert influence.tolist() == [1] * 6  # the cosine with the other one of the task
+
+
 def test_tive_samples_by_a_softmax_of_influence():
     policy = policies.create("tive", 1 / 3, seed=5, temperature=0.5, pool=3)
     signals = batch(full_grads=gradients([1, 0], [1, 0], [0, 1]), task=torch.zeros(3).long())

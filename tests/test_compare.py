@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ import yaml
 from rich.console import Console
 
 from oasis.compare import Grid, compare
-from oasis.compare.claims import Claims
+from oasis.compare.claims import STALE, Claims
 from oasis.compare.progress import Progress, Tail
-from oasis.compare.runner import Pool, number_of_workers, plan
+from oasis.compare.runner import Pool, Report, number_of_workers, plan
 from oasis.compare.state import FINISHED, NEW, PARTIAL, changed, state
 from oasis.compare.worker import DONE, TAKEN, Runner, Stopped
 from oasis.train.record import read_events
@@ -220,8 +221,26 @@ def test_another_living_process_keeps_its_claim_and_a_successor_of_its_number_do
     assert claims.take("theirs")
     path.write_text(json.dumps({**owner, "host": "another machine"}))
     assert claims.taken("theirs")
+    os.utime(path, (0, time.time() - STALE - 1))  # not renewed for long
+    assert claims.take("theirs")
     path.write_text("{")  # no claim: it is written in one go
     assert claims.take("theirs")
+
+
+def test_a_claim_is_renewed_while_its_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("oasis.compare.claims.RENEWED", 0.01)
+    claims = Claims(tmp_path)
+    claims.take("mine")
+    path = tmp_path / "mine.json"
+    with claims.renewed("mine"):
+        os.utime(path, (0, 0))
+        end = time.monotonic() + 10
+        while path.stat().st_mtime == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+    assert path.stat().st_mtime > time.time() - 60
+    os.utime(path, (0, 0))
+    time.sleep(0.05)
+    assert path.stat().st_mtime == 0
 
 
 # ---- single cells, in this process ----
@@ -303,6 +322,18 @@ def test_workers_side_by_side_and_the_others_go_on_when_runs_fail(place, tmp_pat
     # Once more: what is finished needs no worker.
     again = compare(make(place, tmp_path, ["random", "full"]), console=screen)
     assert len(again.finished) == 2 and not again.failed
+
+
+def test_a_worker_that_dies_between_two_cells_fails_none(place, tmp_path):
+    grid = make(place, tmp_path, ["random"])
+    (cell,) = grid.cells()
+    report = Report()
+    pool = Pool(grid, [cell], 1, Progress([cell], [], Console(file=io.StringIO())), report)
+    idle = pool._start()
+    idle.process.kill()
+    idle.process.join()
+    pool.run()
+    assert report.finished == [cell] and not report.failed and pool.started == 2
 
 
 def test_cells_go_to_the_worker_that_has_their_workspace(place, tmp_path):

@@ -116,6 +116,86 @@ def test_a_task_order_has_its_own_table(tmp_path):
     assert len(found) == 2 and comparison.orders(found)["rows"][0][0] == "oasis, 25 %"
 
 
+def change(path, **settings):
+    """Other settings of a run on disk."""
+    told = json.loads((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(json.dumps({**told, **settings}))
+
+
+def test_runs_of_two_comparisons_are_not_taken_for_one_variant(tmp_path):
+    one = [cell(tmp_path / "one", "oasis", "oasis", seed) for seed in (0, 1)]
+    two = [cell(tmp_path / "two", "oasis", "oasis", seed) for seed in (2, 3)]
+    assert [v.seeds for v in results.variants(loaded(one + two))] == [4]
+    change(two[1], repeats=0.3)
+    with pytest.raises(
+        ValueError, match="both 'oasis', but repeats is 'the default' there and 0.3"
+    ):
+        results.variants(loaded(one + two))
+    change(two[1], repeats=0.0, policy_options={"beta": 0.5})
+    with pytest.raises(ValueError, match="but options is {} there and {'beta': 0.5} here"):
+        results.variants(loaded(one + two))
+    same = cell(tmp_path / "three", "oasis", "oasis", 0)
+    with pytest.raises(ValueError, match="both 'oasis' with seed 0; draw"):
+        results.variants(loaded([*one, same]))
+
+
+def test_options_are_compared_among_runs_that_are_otherwise_alike(tmp_path):
+    paths = []
+    for seed in (0, 1):
+        paths += [cell(tmp_path, "oasis", "oasis", seed)]
+        paths += [cell(tmp_path, "beta 0.1", "oasis", seed, beta=0.1)]
+        paths += [cell(tmp_path, "last block", "oasis", seed)]
+        change(paths[-1], layer="last_block")
+    runs = loaded(paths)
+    (only,) = comparison.options(results.variants(runs))
+    assert only["title"] == "oasis: beta" and len(only["rows"]) == 2
+    told = results.table(runs).set_index("label").settings
+    assert json.loads(told["last block"].iloc[0])["layer"] == "last_block"
+    assert "layer" not in json.loads(told["oasis"].iloc[0])
+
+
+def test_figures_are_of_the_order_that_most_variants_ran_in(tmp_path):
+    paths = [cell(tmp_path, name, name, 0) for name in ("oasis", "random", "vanilla")]
+    other = cell(tmp_path / "other", "oasis", "oasis", 0)
+    lines = (other / "events.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])
+    first["tasks"] = ["a before all", *first["tasks"][1:]]
+    (other / "events.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]))
+    found = results.variants(loaded([other, *paths]))
+    ((_, contest),) = comparison_figures.by_ratio(found)
+    assert [v.label for v in contest] == ["oasis", "random", "vanilla"]
+    assert len(comparison.components(found)["rows"]) == 3
+
+
+def test_tiles_compare_within_their_ratio(tmp_path):
+    paths = []
+    for seed in (0, 1):
+        paths += [cell(tmp_path, name, name, seed) for name in ("oasis", "full")]
+        paths += [cell(tmp_path, n, n, seed, 0.125) for n in ("oasis", "random", "divbs")]
+    for path in paths:
+        if "oasis-0.125" in path.name:
+            events = [json.loads(e) for e in (path / "events.jsonl").read_text().splitlines()]
+            for event in events:
+                if event["type"] == "evaluation":
+                    event["accuracy"] = {k: v / 2 for k, v in event["accuracy"].items()}
+            text = "".join(json.dumps(event) + "\n" for event in events)
+            (path / "events.jsonl").write_text(text)
+    found = results.variants(loaded(paths))
+    full = next(tile for tile in comparison.tiles(found) if tile["label"] == "full")
+    ours = next(v for v in found if (v.label, v.ratio) == ("oasis", 0.125))
+    assert full["difference"] == pytest.approx(ours.mean("a_last") - full["a_last"])
+    assert full["difference"] < -0.1
+
+
+def test_a_small_comparison_is_drawn_as_one(tmp_path):
+    for seed in (0, 1):
+        cell(tmp_path / "runs", "oasis", "oasis", seed)
+    out = report.write([tmp_path / "runs"], tmp_path / "page" / "report.html")
+    assert (out.parent / "results.csv").exists()
+    out = report.write([tmp_path / "runs" / "oasis-0.25-s0"], tmp_path / "one" / "report.html")
+    assert not (out.parent / "results.csv").exists()
+
+
 def test_labels_keep_apart_and_within():
     places = comparison_figures.apart([0.5, 0.5, 0.52, 0.9], (0.0, 1.0), 0.1)
     assert all(b - a >= 0.1 - 1e-9 for a, b in zip(places, places[1:], strict=False))

@@ -71,6 +71,8 @@ def test_held_out_size_from_the_config(tmp_path):
         assert Run.load(path).held_out == held_out
     (path / "config.yaml").write_text("held_out: 100\n")
     assert html.standard_error(Run.load(path)) == pytest.approx(0.05)
+    (path / "config.yaml").write_text("held_out: 100\naccuracy: macro\n")
+    assert html.standard_error(Run.load(path)) is None
 
 
 @pytest.mark.parametrize("lines", range(len(two_tasks()) + 1))

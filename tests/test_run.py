@@ -77,6 +77,8 @@ def test_stopped_and_resumed_selects_the_same_samples(tmp_path):
     # What came after the checkpoint is repeated, not recorded twice.
     with (tmp_path / "parts" / "events.jsonl").open("a") as file:
         file.write('{"type": "step", "step": 4, "seconds": 0.0}\n')
+    # A checkpoint that a kill left without its last file does not count.
+    (tmp_path / "parts" / "checkpoint-9").mkdir()
     again = config(tmp_path, name="parts", resume=True)
     resumed = run(again, progress=False, workspace=workspace(again))
     assert resumed.finished

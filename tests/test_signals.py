@@ -276,18 +276,23 @@ def test_features_are_means_over_what_is_not_padding(side):
             assert close(got["features_multi"][row, index], after[0].mean(dim=0))
 
 
-def test_skipped_blocks_are_not_among_those_that_run():
+@pytest.mark.parametrize("blocks", [2, 5, 6])
+def test_cached_blocks_give_the_features_that_running_ones_give(blocks):
     model = tiny_model(num_hidden_layers=7, pad_token_id=PAD)
-    batch = padded()
-    plain = compute(model, batch, Head(), frozenset({"features_multi"}))["features_multi"]
+    batch, needs = padded("left"), frozenset({"features", "features_multi"})
+    plain = compute(model, batch, Head(), needs, 3)
     assert evenly(7) == [1, 2, 4, 5, 6]
-    freeze_below(model, 2, PAD)
-    assert sum(isinstance(b, Skip) for b in model.model.layers) == 2
-    assert running_blocks(model) == list(model.model.layers[2:])
-    got = compute(model, batch, Head(), frozenset({"features_multi"}))["features_multi"]
-    assert close(
-        got[:, [0, 2, 3, 4]], plain[:, [1, 2, 3, 4]]
-    )  # blocks 2 to 6 against 1, 2, 4, 5, 6
+    prefix = freeze_below(model, blocks, PAD)
+    assert sum(isinstance(b, Skip) for b in model.model.layers) == blocks
+    assert running_blocks(model) == list(model.model.layers[blocks:])
+    got = compute(model, batch, Head(), needs, 3)
+    assert got["features_multi"].shape == (3, 5, 32)
+    for name in needs:
+        assert close(got[name], plain[name])
+    runs = []
+    prefix.lower.register_forward_hook(lambda *args: runs.append(1))
+    again = compute(model, batch, Head(), needs, 3)
+    assert not runs and torch.equal(again["features_multi"], got["features_multi"])
 
 
 def test_evenly():

@@ -1,7 +1,8 @@
 """Who runs a cell: a claim file with a process in it, taken and given back under a lock.
 
 Two `oasis compare` on one folder share its cells that way. A claim whose process is gone counts for
-nothing, so that a killed comparison can be gone on with at once.
+nothing, so that a killed comparison can be gone on with at once. Of a process on another machine
+(or in another container) nothing is known but that it renews its claim.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ import fcntl
 import json
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+RENEWED = 30.0  # seconds between two renewals of a claim
+STALE = 600.0  # seconds after which one from another machine counts for nothing
 
 
 class Claims:
@@ -31,6 +37,24 @@ class Claims:
             temporary.write_text(json.dumps(_me()), encoding="utf-8")
             temporary.replace(self._path(name))
             return True
+
+    @contextlib.contextmanager
+    def renewed(self, name: str) -> Iterator[None]:
+        """While open, this process's claim is renewed."""
+        over = threading.Event()
+
+        def renew() -> None:
+            while not over.wait(RENEWED):
+                with contextlib.suppress(OSError):
+                    os.utime(self._path(name))
+
+        thread = threading.Thread(target=renew, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def give_back(self, name: str) -> None:
         """Drop this process's claim; another's is left alone."""
@@ -56,8 +80,9 @@ class Claims:
         owner = self._read(name)
         if owner is None or owner == _me():
             return False
-        # Of a process on another machine nothing is known but its word.
-        return owner["host"] != socket.gethostname() or _started(owner["pid"]) == owner["started"]
+        if owner["host"] != socket.gethostname():
+            return time.time() - self._path(name).stat().st_mtime < STALE
+        return _started(owner["pid"]) == owner["started"]
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -162,6 +162,8 @@ class Pool:
         if self.taken and time.monotonic() >= self.retry_at:
             self.pending += self.taken
             self.taken = []
+        # One that died between two cells has nothing to answer for.
+        self.workers = [w for w in self.workers if w.cell is not None or w.process.is_alive()]
         busy = sum(worker.cell is not None for worker in self.workers)
         while self.pending and busy < self.size:
             worker = next((w for w in self.workers if w.cell is None), None) or self._start()

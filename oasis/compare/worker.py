@@ -57,7 +57,8 @@ class Runner:
         try:
             # Another comparison may have finished it since it was planned.
             if state(config) != FINISHED:
-                self._run(config)
+                with self.claims.renewed(config.name):
+                    self._run(config)
             return Outcome(DONE)
         except Exception as error:
             config.directory.mkdir(parents=True, exist_ok=True)
@@ -87,8 +88,10 @@ class Runner:
         key = shared_key(config)
         if key != self._key:
             self._key = self._workspace = None  # frees the old one before the new one is loaded
-            self._workspace = Workspace(config)
-            self._key = key
+            workspace = Workspace(config)
+            for _ in workspace.warm():  # once per text: no run's own time
+                pass
+            self._workspace, self._key = workspace, key
         return self._workspace
 
 

@@ -51,7 +51,7 @@ class Signals:
         validation_gram: [N, M] float64, inner products of the last-layer gradients with those of M
             rows of earlier batches; comes with the need "validation". None as long as there are
             none.
-        task: [N] int64, index of the task that a sample belongs to.
+        task: [N] int64, index of the task that a sample belongs to; -1 for none.
     """
 
     num_samples: int

@@ -29,8 +29,8 @@ class Tive(Resumable):
     Here: sketches of the LoRA gradients of the model as it trains; means over the latest `pool`
     candidates of the task; the sampling, without replacement, by Gumbel-top-k; shares proportional
     to difficulty, by running credits (see `RunningQuotas`). Where the stream tells its tasks they
-    are used, as in the original; elsewhere pseudo-tasks are, clusters by running spherical k-means
-    of the gradients.
+    are used, as in the original (rows of no task together as one more); elsewhere pseudo-tasks
+    are, clusters by running spherical k-means of the gradients.
 
     Differences: the model is not warmed up before, it is the one that trains. The default
     temperature is ours (cosines differ by a tenth or so): 0 takes the most influential.
@@ -82,7 +82,7 @@ class Tive(Resumable):
         task = signals.task.cpu()[rows] if told else torch.full((n,), -1)
         self.pool.add(directions=directions, norms=norms, task=task)
         if told:
-            label = self.pool["task"].clamp(min=0)
+            label = self.pool["task"] + 1  # rows of no task, -1, are a group of their own
         else:
             self.kmeans.update(directions)
             label = self.kmeans.assign(self.pool["directions"])[0]

@@ -118,13 +118,16 @@ def tiles(found: Sequence[Variant]) -> list[dict]:
     """Ours, random, the best rival and full training at the ratio with the most variants."""
     if not found:
         return []
-    _, contest = max(draw.by_ratio(found), key=lambda pair: len(pair[1]))
+    ratio, contest = max(draw.by_ratio(found), key=lambda pair: len(pair[1]))
+    ours = ours_among([v for v in contest if v.ratio == ratio])
     look = draw.looks(contest)
     shown = [v for v in contest if look[v.label].highlighted and v.values("a_last")]
     order = {groups.BLUE: 0, groups.VERMILLION: 1, groups.ORANGE: 2, groups.INK: 3}
     result = []
     for variant in sorted(shown, key=lambda v: order[look[v.label].color]):
-        test = variant.against_ours.get("a_last")
+        test = None
+        if ours is not None and variant is not ours and ours.values("a_last"):
+            test = results.welch(ours.values("a_last"), variant.values("a_last"))
         result.append(
             {
                 "label": variant.label,
@@ -189,7 +192,7 @@ def tables(found: Sequence[Variant]) -> list[dict]:
 def components(found: Sequence[Variant]) -> dict | None:
     """Ours, its ablations, `vanilla` and `random`, for every ratio."""
     parts = [v for v in found if v.policy in ("oasis", "vanilla", "random")]
-    parts = [v for v in parts if v.order == found[0].order] if parts else []
+    parts = [v for v in parts if v.order == draw.main_order(found)]
     if not any(v.policy == "vanilla" or v.options for v in parts):
         return None
     ratios = sorted({v.ratio for v in parts}, reverse=True)
@@ -210,12 +213,13 @@ def components(found: Sequence[Variant]) -> dict | None:
 
 
 def options(found: Sequence[Variant]) -> list[dict]:
-    """A table for every option in which runs of one policy and ratio differ and in no other."""
+    """A table for every option in which runs of one policy and ratio differ and in nothing else."""
     result = []
     by: dict[tuple, list[Variant]] = {}
     for variant in found:
-        by.setdefault((variant.policy, variant.ratio, variant.order), []).append(variant)
-    for (policy, ratio, _), group in by.items():
+        told = json.dumps(variant.settings, sort_keys=True)
+        by.setdefault((variant.policy, variant.ratio, variant.order, told), []).append(variant)
+    for (policy, ratio, *_), group in by.items():
         for name in dict.fromkeys(key for v in group for key in v.options):
             base: dict[str, list[Variant]] = {}
             for variant in group:

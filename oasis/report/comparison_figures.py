@@ -55,9 +55,15 @@ def looks(contest: Sequence[Variant]) -> dict[str, Look]:
     return result
 
 
+def main_order(found: Sequence[Variant]) -> str:
+    """The task order that most variants ran in, of several the first."""
+    orders = [variant.order for variant in found]
+    return max(dict.fromkeys(orders), key=orders.count, default="")
+
+
 def by_ratio(found: Sequence[Variant]) -> list[tuple[float, list[Variant]]]:
-    """(ratio, its variants and full training), largest ratio first, of the first task order."""
-    order = found[0].order if found else ""
+    """(ratio, its variants and full training), largest ratio first, of the main task order."""
+    order = main_order(found)
     here = [v for v in found if v.order == order]
     full = [v for v in here if v.ratio == 1]
     ratios = sorted({v.ratio for v in here if v.ratio < 1}, reverse=True)

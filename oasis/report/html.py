@@ -95,11 +95,12 @@ def write(run_dirs: Iterable[str | Path] | str | Path, out: str | Path = "report
     out : the HTML file; its folder is made, an existing file is replaced.
 
     Returns the path written. Raises FileNotFoundError where a path holds no run, ValueError for
-    no path at all. Of more than `MOST_GROUPS` variants the page is that of a comparison.
+    no path at all. Of more than `MOST_GROUPS` variants, or of variants with several seeds, the page
+    is that of a comparison (whose ValueErrors see `results.variants`).
     """
     runs = [Run.load(path) for path in find(run_dirs)]
     out = Path(out)
-    if len(groups.group(runs)) > MOST_GROUPS:
+    if is_comparison(runs):
         from oasis.report import comparison
 
         return comparison.write(runs, out)
@@ -107,6 +108,15 @@ def write(run_dirs: Iterable[str | Path] | str | Path, out: str | Path = "report
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
     return out
+
+
+def is_comparison(runs: Sequence[Run]) -> bool:
+    """Whether there are too many variants for the page of single runs, or finished runs of one
+    variant with several seeds.
+    """
+    finished = groups.group([run for run in runs if run.finished])
+    seeds = [{run.seed for run in group.runs} - {None} for group in finished]
+    return len(groups.group(runs)) > MOST_GROUPS or any(len(several) > 1 for several in seeds)
 
 
 def render(runs: Sequence[Run]) -> str:
@@ -213,8 +223,11 @@ def standard_error(run: Run) -> float | None:
     """Binomial standard error of A_last that the held-out set alone accounts for.
 
     sqrt(sum_k p_k (1 - p_k) / n_k) / K, with p_k the accuracy of task k on its n_k held-out
-    items; None where the events do not say n or the run has not finished its last task.
+    items; None where the events do not say n or the run has not finished its last task, and for
+    macro accuracy, which rests on how many items each answer has.
     """
+    if run.settings.get("accuracy") == "macro":
+        return None
     if run.a_last is None or not run.held_out or not run.evaluations:
         return None
     accuracy = run.evaluations[-1].accuracy

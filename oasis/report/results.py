@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import pandas as pd
 from scipy import stats
 
 from oasis.report.runs import Run
+from oasis.train.config import FREE, RunConfig
 from oasis.train.record import finite
 
 LEVEL = 0.05
@@ -21,18 +23,30 @@ METRICS = (
     *("realised_ratio", "tokens", "seconds", "score_seconds", "train_seconds"),
     *("evaluation_seconds", "score_flops", "train_flops", "density", "bandwidth", "skew"),
 )
+# Settings by which variants of one comparison are told apart, or which change no result.
+VARIED = FREE | {"policy", "policy_options", "ratio", "seed", "tasks", "forward_batches"}
+DEFAULTS = dataclasses.asdict(RunConfig())
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """What else the run was told: settings that are neither `VARIED` nor the default."""
+    return {
+        name: value
+        for name, value in run.settings.items()
+        if name not in VARIED and value != DEFAULTS.get(name)
+    }
 
 
 def row(run: Run) -> dict[str, Any]:
     """One run: what it is, and what was measured (None where it was not)."""
-    settings = run.settings
+    told = run.settings
     end = run.end or {}
-    order = settings.get("tasks") or run.tasks
+    order = told.get("tasks") or run.tasks
     values = {
         "run": run.path.name,
         "label": run.label,
         "policy": run.policy,
-        "options": json.dumps(settings.get("policy_options") or {}, sort_keys=True),
+        "options": json.dumps(told.get("policy_options") or {}, sort_keys=True),
         "ratio": 1.0 if run.keeps_all else run.ratio,
         "seed": run.seed,
         "order": " > ".join(order),
@@ -51,7 +65,8 @@ def row(run: Run) -> dict[str, Any]:
         "evaluation_seconds": run.evaluation_seconds,
     }
     kept = ("model", "learning_rate", "rank", "lora_layers", "batch_size", "held_out", "repeats")
-    return values | measured | {name: settings.get(name) for name in kept}
+    values |= measured | {name: told.get(name) for name in kept}
+    return values | {"settings": json.dumps(settings(run), sort_keys=True)}
 
 
 def table(runs: Iterable[Run]) -> pd.DataFrame:
@@ -97,6 +112,7 @@ class Variant:
     order: str
     runs: list[Run]
     rows: pd.DataFrame
+    settings: dict[str, Any] = field(default_factory=dict)
     against_best: dict[str, Welch] = field(default_factory=dict)
     against_ours: dict[str, Welch] = field(default_factory=dict)
     best: dict[str, bool] = field(default_factory=dict)
@@ -138,12 +154,18 @@ class Variant:
 def variants(runs: Iterable[Run]) -> list[Variant]:
     """Group the finished runs and test each group against the best of its ratio and order, and
     against ours there. Policies that keep everything take no part in the contest.
+
+    Raises:
+        ValueError: two runs of one label, ratio and order have the same seed or other settings, as
+            those of two comparisons may.
     """
     members: dict[tuple, list[Run]] = {}
     for run in runs:
         if run.finished:
             ratio = 1.0 if run.keeps_all else run.ratio
             members.setdefault((run.label, ratio, " > ".join(run.tasks)), []).append(run)
+    for group in members.values():
+        _refuse_mixed(group)
     found = [
         Variant(
             label=label,
@@ -153,6 +175,7 @@ def variants(runs: Iterable[Run]) -> list[Variant]:
             order=order,
             runs=group,
             rows=table(group),
+            settings=settings(group[0]),
         )
         for (label, ratio, order), group in members.items()
     ]
@@ -166,7 +189,26 @@ def variants(runs: Iterable[Run]) -> list[Variant]:
     for variant in found:  # full training stands beside every ratio; ours of its own order
         if variant.policy == "full":
             _against_ours(variant, found)
-    return sorted(found, key=lambda v: (-v.ratio, v.order))
+    return sorted(found, key=lambda v: -v.ratio)
+
+
+def _refuse_mixed(group: Sequence[Run]) -> None:
+    first, seen = group[0], {}
+    for run in group:
+        if run.seed is not None and run.seed in seen:
+            raise ValueError(
+                f"runs: {seen[run.seed].path} and {run.path} are both {run.label!r} with seed "
+                f"{run.seed}; draw the runs of different comparisons on pages of their own"
+            )
+        seen[run.seed] = run
+        a, b = ({**settings(r), "options": r.settings.get("policy_options")} for r in (first, run))
+        for name in sorted(a.keys() | b.keys()):
+            if a.get(name) != b.get(name):
+                raise ValueError(
+                    f"runs: {first.path} and {run.path} are both {run.label!r}, but {name} is "
+                    f"{a.get(name, 'the default')!r} there and {b.get(name, 'the default')!r} "
+                    "here; draw them on pages of their own"
+                )
 
 
 def ours_among(found: Sequence[Variant]) -> Variant | None:

@@ -44,7 +44,7 @@ def accounts(
             for item in workspace.items
         ]  # fmt: skip
         shape = Shape.of(model, workspace.prefix)
-        validation = getattr(policy, "validation", 0)
+        validation = getattr(policy, "validation", 8) if "validation" in policy.needs else 0
         scoring, training = spent(selections, texts, shape, policy.needs, validation, layer)
         space = workspace.feature_space(model)
         result |= {

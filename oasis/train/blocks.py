@@ -10,8 +10,9 @@ from .prefix import Skip
 from .scoring import unwrap
 
 
-def running_blocks(model: nn.Module) -> list[nn.Module]:
-    """The blocks of the language model (not of a vision tower) that do something, in order.
+def all_blocks(model: nn.Module) -> list[nn.Module]:
+    """The blocks of the language model (not of a vision tower), in order; those whose hidden states
+    `freeze_below` caches are `Skip`.
 
     They are looked up at every call, since PEFT, FSDP and `freeze_below` replace modules.
 
@@ -30,7 +31,12 @@ def running_blocks(model: nn.Module) -> list[nn.Module]:
             f"model: {type(base).__name__} has no list of its {count} blocks, which the policy's "
             "signals (features_multi, middle_grads, or the layer 'last_block') need"
         )
-    return [block for block in lists[0] if not isinstance(block, Skip)]
+    return list(lists[0])
+
+
+def running_blocks(model: nn.Module) -> list[nn.Module]:
+    """Those of `all_blocks` that run in every forward."""
+    return [block for block in all_blocks(model) if not isinstance(block, Skip)]
 
 
 def evenly(count: int, wanted: int = 5) -> list[int]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -39,6 +41,8 @@ class FrozenPrefix(nn.Module):
         self.batch_size = batch_size
         self.store = store
         self.states: dict[bytes, torch.Tensor] = {}
+        self._means: dict[bytes, torch.Tensor] = {}  # of `block_means`
+        self._means_of: tuple[int, ...] = ()
 
     @property
     def lower(self) -> nn.Module:
@@ -52,24 +56,50 @@ class FrozenPrefix(nn.Module):
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         length = input_ids.shape[1]
-        rows = []
-        for row in input_ids.cpu():
-            real = (row != self.pad_token_id).nonzero()
-            rows.append(row[int(real[0]) if len(real) else length :])
-        keys = [row.numpy().tobytes() for row in rows]
-        missing = {
-            key: row
-            for key, row in zip(keys, rows, strict=True)
-            if len(row) and key not in self.states
-        }
+        texts = self._texts(input_ids)
+        missing = {key: row for key, row in texts if len(row) and key not in self.states}
         if missing and self.store is not None:
             missing = self._load(missing)
         self._compute(missing)
-        out = self.weight.new_zeros(len(rows), length, self.weight.shape[1])
-        for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
+        out = self.weight.new_zeros(len(texts), length, self.weight.shape[1])
+        for index, (key, row) in enumerate(texts):
             if len(row):
                 out[index, length - len(row) :] = self.states[key]
         return out
+
+    @torch.no_grad()
+    def block_means(self, input_ids: torch.Tensor, blocks: Sequence[int]) -> torch.Tensor:
+        """[N, len(blocks), D] float32, means over each row's tokens of what these of the frozen
+        blocks give; zeros for a row of padding. Once per text, kept in memory.
+        """
+        if self._means_of != tuple(blocks):
+            self._means, self._means_of = {}, tuple(blocks)
+        texts = self._texts(input_ids)
+        missing = {key: row for key, row in texts if len(row) and key not in self._means}
+        given: dict[int, torch.Tensor] = {}
+        with ExitStack() as hooks:
+            for block in set(blocks):
+
+                def keep(module, args, output, block=block) -> None:
+                    given[block] = output if isinstance(output, torch.Tensor) else output[0]
+
+                hooks.callback(self.lower.layers[block].register_forward_hook(keep).remove)
+            for keys, _ in self._run(missing):
+                for index, key in enumerate(keys):
+                    length = len(missing[key])
+                    means = [given[block][index, :length].float().mean(dim=0) for block in blocks]
+                    self._means[key] = torch.stack(means)
+        empty = self.weight.new_zeros(len(blocks), self.weight.shape[1], dtype=torch.float32)
+        return torch.stack([self._means[key] if len(row) else empty for key, row in texts])
+
+    def _texts(self, input_ids: torch.Tensor) -> list[tuple[bytes, torch.Tensor]]:
+        """Each row without the padding on the left, and what it is looked up by."""
+        texts = []
+        for row in input_ids.cpu():
+            real = (row != self.pad_token_id).nonzero()
+            row = row[int(real[0]) if len(real) else len(row) :]
+            texts.append((row.numpy().tobytes(), row))
+        return texts
 
     def _load(self, missing: dict[bytes, torch.Tensor]) -> dict[bytes, torch.Tensor]:
         """Take from the store what it has; returns what is still missing."""
@@ -84,18 +114,22 @@ class FrozenPrefix(nn.Module):
 
     @torch.no_grad()
     def _compute(self, missing: dict[bytes, torch.Tensor]) -> None:
-        order = sorted(missing, key=lambda key: len(missing[key]))
-        for start in range(0, len(order), self.batch_size):
-            keys = order[start : start + self.batch_size]
-            ids = torch.full((len(keys), max(len(missing[key]) for key in keys)), self.pad_token_id)
-            for index, key in enumerate(keys):
-                ids[index, : len(missing[key])] = missing[key]
-            # Padding on the right needs no mask: a causal model never looks ahead.
-            hidden = self._lower[0](input_ids=ids.to(self.weight.device), use_cache=False)[0]
+        for keys, hidden in self._run(missing):
             for index, key in enumerate(keys):
                 self.states[key] = hidden[index, : len(missing[key])].clone()
         if missing and self.store is not None:
             self.store.put({_name(key): self.states[key] for key in missing})
+
+    def _run(self, texts: dict[bytes, torch.Tensor]) -> Iterator[tuple[list[bytes], torch.Tensor]]:
+        """The frozen blocks on `texts`, the short ones first: some keys, their states [n, T, D]."""
+        order = sorted(texts, key=lambda key: len(texts[key]))
+        for start in range(0, len(order), self.batch_size):
+            keys = order[start : start + self.batch_size]
+            ids = torch.full((len(keys), max(len(texts[key]) for key in keys)), self.pad_token_id)
+            for index, key in enumerate(keys):
+                ids[index, : len(texts[key])] = texts[key]
+            # Padding on the right needs no mask: a causal model never looks ahead.
+            yield keys, self.lower(input_ids=ids.to(self.weight.device), use_cache=False)[0]
 
 
 def _name(key: bytes) -> str:

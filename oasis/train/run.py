@@ -15,7 +15,6 @@ import yaml
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from oasis import policies
 from oasis.train import SelectionTrainer
@@ -102,7 +101,9 @@ class Boundaries(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs):
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        (checkpoint / OFFSET).write_text(json.dumps(self.log.offset), encoding="utf-8")
+        temporary = checkpoint / f".{OFFSET}"
+        temporary.write_text(json.dumps(self.log.offset), encoding="utf-8")
+        temporary.replace(checkpoint / OFFSET)  # there whole or not at all
 
 
 def _evaluation(step: int, after_task: int, accuracy: dict[str, float], seconds: float) -> dict:
@@ -193,7 +194,7 @@ def _prepare(directory: Path, config: RunConfig) -> tuple[str | None, int]:
     ValueError where a run to be resumed was started with other settings.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    checkpoint = get_last_checkpoint(str(directory)) if config.resume else None
+    checkpoint = _last_checkpoint(directory) if config.resume else None
     if checkpoint is None:
         for old in directory.glob("checkpoint-*"):
             shutil.rmtree(old)
@@ -206,8 +207,17 @@ def _prepare(directory: Path, config: RunConfig) -> tuple[str | None, int]:
             f"{name}: got {value!r}, but the run to be resumed in {directory} has "
             f"{before!r}; use another name, or resume=false to start anew"
         )
-    offset = json.loads((Path(checkpoint) / OFFSET).read_text(encoding="utf-8"))
-    return checkpoint, offset
+    offset = json.loads((checkpoint / OFFSET).read_text(encoding="utf-8"))
+    return str(checkpoint), offset
+
+
+def _last_checkpoint(directory: Path) -> Path | None:
+    """The last checkpoint that is whole; what a kill left of later ones is removed."""
+    for path in sorted(directory.glob("checkpoint-*"), key=lambda p: -int(p.name.split("-")[1])):
+        if (path / OFFSET).exists():  # the last of its files to be written
+            return path
+        shutil.rmtree(path)
+    return None
 
 
 def training_arguments(

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .blocks import evenly, last_block, middle_block, output_of, running_blocks
+from .blocks import all_blocks, evenly, last_block, middle_block, output_of
 from .features import attended, image_text_score, mean_over
+from .prefix import FrozenPrefix, Skip
 from .sample_grads import SampleGradients
 from .scoring import (
     NOT_CALLED,
@@ -24,6 +25,7 @@ from .scoring import (
     head_hook,
     head_scores,
     model_inputs,
+    unwrap,
 )
 from .subbatch import targets
 
@@ -90,7 +92,7 @@ def compute(
         stack.enter_context(evaluating(model))
         stack.enter_context(head_hook(model, capture))
         if "features_multi" in needs:
-            stack.enter_context(_block_means(model, attended(batch), found, count))
+            stack.enter_context(_block_means(model, batch, found, count))
         if differentiated:
             grads = grads or SampleGradients()
             stack.enter_context(_gradients(model))
@@ -151,12 +153,20 @@ def _gradients(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _block_means(
-    model: nn.Module, where: Tensor, found: dict[str, Tensor | None], count: int
+    model: nn.Module, batch: dict, found: dict[str, Tensor | None], count: int
 ) -> Iterator[None]:
-    """Puts `features_multi` [N, 5, D] together from what five blocks give."""
-    blocks = running_blocks(model)
+    """Puts `features_multi` [N, 5, D] together from what five blocks of the whole depth give, those
+    that are cached included.
+    """
+    blocks, where = all_blocks(model), attended(batch)
     chosen = evenly(len(blocks))
+    frozen = sorted({i for i in chosen if isinstance(blocks[i], Skip)})
     means: dict[int, Tensor] = {}
+    if frozen:
+        prefix = unwrap(model).get_input_embeddings()
+        assert isinstance(prefix, FrozenPrefix)  # who else leaves Skips
+        lower = prefix.block_means(batch["input_ids"][:count], frozen)
+        means.update(zip(frozen, lower.unbind(dim=1), strict=True))
 
     def keep(index: int):
         def hook(module: nn.Module, args: tuple, output: Tensor | tuple) -> None:
@@ -166,7 +176,8 @@ def _block_means(
 
         return hook
 
-    handles = [blocks[i].register_forward_hook(keep(i)) for i in sorted(set(chosen))]
+    running = sorted(set(chosen) - set(frozen))  # the last block always runs
+    handles = [blocks[i].register_forward_hook(keep(i)) for i in running]
     try:
         yield
     finally:
