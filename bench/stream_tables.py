@@ -91,6 +91,19 @@ def paired(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def cost(rows: pd.DataFrame) -> str:
+    """Seconds of scoring and training, and both relative to ours; FLOPs relative to ours."""
+    lines = ["| policy | scoring | training | time | FLOPs |", "|---|---|---|---|---|"]
+    rows = rows.assign(
+        time=rows.score_seconds + rows.train_seconds, flops=rows.score_flops + rows.train_flops
+    ).set_index("label")
+    for label, row in rows.sort_values("time").iterrows():
+        time, flops = row.time / rows.time[OURS], row.flops / rows.flops[OURS]
+        parts = f"{row.score_seconds:.1f} s | {row.train_seconds:.1f} s | {time:.2f} | {flops:.2f}"
+        lines.append(f"| {label} | {parts} |")
+    return "\n".join(lines)
+
+
 def _test(variant: Variant, ours: Variant | None, metric: str) -> Welch | None:
     if ours is None or variant is ours:
         return None
@@ -106,6 +119,9 @@ def _score(variant: Variant, metric: str) -> str:
 def run() -> None:
     for path in sorted(RESULTS.glob("*.csv")):
         rows = pd.read_csv(path)
+        if path.stem == "cost":
+            print(f"\n## cost, ours = 1\n\n{cost(rows)}")
+            continue
         found = variants(rows)
         for ratio, order, group in contests(found):
             print(f"\n## {path.stem}, {100 * ratio:g} %, {order}\n\n{table(group)}")
