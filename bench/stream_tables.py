@@ -4,8 +4,7 @@
 ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours.
 Where there are several ratios, also what ours is above each rival in the mean over pairs of the
 same ratio and seed (the same stream in the same order), with its standard error and the paired
-t-test. Of wild.csv it draws results/accuracy.png. The columns are
-those of `oasis compare`.
+t-test. Of wild.csv it draws results/accuracy.png. The columns are those of `oasis compare`.
 """
 
 from __future__ import annotations
@@ -15,17 +14,20 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
+from bench.timing import table
 from oasis.report.comparison import p_value
 from oasis.report.comparison_figures import accuracy_ranking
 from oasis.report.results import Variant, Welch, welch
 
 RESULTS = Path(__file__).parent / "streams" / "results"
 OURS = "oasis"
-HEADER = (
+HEADER = [
     "policy",
     *("A_last", "of each seed", "A_avg", "p (A_last)", "p (A_avg)"),
     *("realised", "density", "skew"),
-)
+]
+PAIRED = ["ours minus", "pairs", "A_last", "p", "A_avg", "p"]
+COST = ["policy", "scoring", "training", "time", "FLOPs"]
 
 
 def variants(rows: pd.DataFrame) -> list[Variant]:
@@ -53,11 +55,9 @@ def contests(found: list[Variant]) -> list[tuple[float, str, list[Variant]]]:
     ]
 
 
-def table(group: list[Variant]) -> str:
+def contest(group: list[Variant]) -> list[list[str]]:
     ours = next((v for v in group if v.label == OURS), None)
-    lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
-    lines += ["| " + " | ".join(_row(v, ours)) + " |" for v in group]
-    return "\n".join(lines)
+    return [_row(v, ours) for v in group]
 
 
 def _row(variant: Variant, ours: Variant | None) -> list[str]:
@@ -74,9 +74,9 @@ def _row(variant: Variant, ours: Variant | None) -> list[str]:
     ]
 
 
-def paired(rows: pd.DataFrame) -> str:
+def paired(rows: pd.DataFrame) -> list[list[str]]:
     """Ours minus each policy that ran with ours at every ratio, in points."""
-    lines = ["| ours minus | pairs | A_last | p | A_avg | p |", "|---|---|---|---|---|---|"]
+    lines = []
     cells = rows[rows.ratio < 1].pivot_table(
         ["a_last", "a_avg"], index=["ratio", "seed"], columns="label"
     )
@@ -87,21 +87,21 @@ def paired(rows: pd.DataFrame) -> str:
             difference = 100 * (cells[metric][OURS] - cells[metric][label]).dropna()
             p = stats.ttest_1samp(difference, 0).pvalue
             line += [f"{difference.mean():+.1f} +- {difference.sem():.1f}", p_value(p)]
-        lines.append("| " + " | ".join(line) + " |")
-    return "\n".join(lines)
+        lines.append(line)
+    return lines
 
 
-def cost(rows: pd.DataFrame) -> str:
+def cost(rows: pd.DataFrame) -> list[list[str]]:
     """Seconds of scoring and training, and both relative to ours; FLOPs relative to ours."""
-    lines = ["| policy | scoring | training | time | FLOPs |", "|---|---|---|---|---|"]
+    lines = []
     rows = rows.assign(
         time=rows.score_seconds + rows.train_seconds, flops=rows.score_flops + rows.train_flops
     ).set_index("label")
     for label, row in rows.sort_values("time").iterrows():
         time, flops = row.time / rows.time[OURS], row.flops / rows.flops[OURS]
-        parts = f"{row.score_seconds:.1f} s | {row.train_seconds:.1f} s | {time:.2f} | {flops:.2f}"
-        lines.append(f"| {label} | {parts} |")
-    return "\n".join(lines)
+        seconds = (f"{row.score_seconds:.1f} s", f"{row.train_seconds:.1f} s")
+        lines.append([label, *seconds, f"{time:.2f}", f"{flops:.2f}"])
+    return lines
 
 
 def _test(variant: Variant, ours: Variant | None, metric: str) -> Welch | None:
@@ -120,13 +120,13 @@ def run() -> None:
     for path in sorted(RESULTS.glob("*.csv")):
         rows = pd.read_csv(path)
         if path.stem == "cost":
-            print(f"\n## cost, ours = 1\n\n{cost(rows)}")
+            table("cost, ours = 1", COST, cost(rows))
             continue
         found = variants(rows)
         for ratio, order, group in contests(found):
-            print(f"\n## {path.stem}, {100 * ratio:g} %, {order}\n\n{table(group)}")
+            table(f"{path.stem}, {100 * ratio:g} %, {order}", HEADER, contest(group))
         if rows.ratio[rows.ratio < 1].nunique() > 1:
-            print(f"\n## {path.stem}, all ratios together\n\n{paired(rows)}")
+            table(f"{path.stem}, all ratios together", PAIRED, paired(rows))
         if path.stem == "wild":
             figure = accuracy_ranking(found)
             figure.savefig(RESULTS / "accuracy.png", dpi=144, facecolor="white")

@@ -60,7 +60,7 @@ class Runner:
                 with self.claims.renewed(config.name):
                     self._run(config)
             return Outcome(DONE)
-        except Exception as error:
+        except Exception as error:  # whatever it is: hours of other runs must not end with this one
             config.directory.mkdir(parents=True, exist_ok=True)
             text = traceback.format_exc()
             (config.directory / ERROR).write_text(text, encoding="utf-8")

@@ -87,6 +87,11 @@ class Policy(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
+def validation_rows(policy: Policy) -> int:
+    """How many rows of earlier batches are scored beside each batch for `policy`."""
+    return getattr(policy, "validation", 8) if "validation" in policy.needs else 0
+
+
 class Budget:
     """floor(ratio * candidates) over the whole stream, exactly: what the next batch may take.
 

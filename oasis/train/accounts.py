@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from oasis.policies import Policy
+from oasis.policies.base import validation_rows
 from oasis.train.encoding import IGNORED
 from oasis.train.flops import Shape, spent
 from oasis.train.workspace import Workspace
@@ -44,8 +45,8 @@ def accounts(
             for item in workspace.items
         ]  # fmt: skip
         shape = Shape.of(model, workspace.prefix)
-        validation = getattr(policy, "validation", 8) if "validation" in policy.needs else 0
-        scoring, training = spent(selections, texts, shape, policy.needs, validation, layer)
+        rows = validation_rows(policy)
+        scoring, training = spent(selections, texts, shape, policy.needs, rows, layer)
         space = workspace.feature_space(model)
         result |= {
             "score_flops": scoring,

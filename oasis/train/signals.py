@@ -29,9 +29,9 @@ from .scoring import (
 )
 from .subbatch import targets
 
-HEAD = frozenset({"gram", "loss", "entropy", "el2n", "validation"})
-GRADS = frozenset({"full_grads", "middle_grads"})
 GRAMS = frozenset({"gram", "validation"})
+HEAD = GRAMS | {"loss", "entropy", "el2n"}
+GRADS = frozenset({"full_grads", "middle_grads"})
 LAYERS = ("head", "last_block")  # whose gradients the Gram matrix is of
 
 

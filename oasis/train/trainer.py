@@ -14,6 +14,7 @@ from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging
 
 from oasis import Selection, Selector, policies
+from oasis.policies.base import validation_rows
 
 from .callbacks import SelectionHooks, SelectionProgress
 from .events import Counts, StepState, selection_event, statistics
@@ -220,7 +221,7 @@ class SelectionMixin:
         if self._rehearsal is not None:
             scored = self._rehearsal.beside(
                 batch,
-                getattr(self.policy, "validation", 8),
+                validation_rows(self.policy),
                 pad_token_id=getattr(self._text_config, "pad_token_id", None) or 0,
                 rotary=self._can_trim_left,
             )
