@@ -1,7 +1,7 @@
 """How the budget is met, and what that leaves of adaptivity: presets on made-up streams of scores.
 
-Every batch has 16 candidates. With SIREN their gradients have 64 dimensions and lie around six
-directions a batch; the Gram matrix is the real one of these.
+Every batch has 16 candidates. With SIREN (each preset's own rule) their gradients have 64
+dimensions and lie around six directions a batch; the Gram matrix is the real one of these.
 """
 
 from __future__ import annotations
@@ -63,13 +63,6 @@ def grams(informativeness: Tensor, seed: int) -> Tensor:
     return grads @ grads.mT
 
 
-def adjust(kernels: Tensor, rule: str = "exact", ridge: float = 0.0) -> Tensor:
-    """Adjusted scores [batches, 16] by a redundancy rule, exact SIREN by default."""
-    valid = torch.ones(kernels.shape[1], dtype=torch.bool)
-    floor = torch.tensor(-torch.inf, dtype=torch.float64)
-    return torch.stack([ops.siren(k, valid, floor, rule, ridge)[0] for k in kernels])
-
-
 def follow(selector: Selector, raw: Tensor, adjusted: Tensor) -> tuple[Tensor, Tensor]:
     """(selected per batch [batches] int64, z [batches, n]) of a selector fed with scores."""
     options = selector.preset.options(selector.ratio)
@@ -79,9 +72,10 @@ def follow(selector: Selector, raw: Tensor, adjusted: Tensor) -> tuple[Tensor, T
     return torch.stack([s[2].sum() for s in steps]), torch.stack([s[0] for s in steps])
 
 
-def follow_grams(selector: Selector, kernels: Tensor) -> Tensor:
-    """Selected per batch, where SIREN depends on the selector (preset "released" stops early)."""
-    return torch.stack([selector.select(gram=k).mask.sum() for k in kernels])
+def follow_grams(selector: Selector, kernels: Tensor) -> tuple[Tensor, Tensor]:
+    """The same of a selector fed with Gram matrices, by its own redundancy rule."""
+    steps = [selector.select(gram=k) for k in kernels]
+    return torch.stack([s.mask.sum() for s in steps]), torch.stack([s.relative for s in steps])
 
 
 def deviation(selected: Tensor, ratio: float, batches: int) -> float:
@@ -112,16 +106,11 @@ def landing() -> None:
     for seed, stream in enumerate(STREAMS):
         raw = scores(stream, BATCHES, seed)
         kernels = grams(raw, seed)
-        views = {False: raw, True: adjust(kernels)}
         for ratio in RATIOS:
             row = [stream, f"{ratio:.2%}"]
             for preset in PRESETS:
-                for redundancy, adjusted in views.items():
-                    selector = Selector(ratio, preset=preset, seed=seed)
-                    if redundancy and selector.preset.stop:
-                        selected = follow_grams(selector, kernels)
-                    else:
-                        selected, _ = follow(selector, raw, adjusted)
+                plain, siren = (Selector(ratio, preset=preset, seed=seed) for _ in range(2))
+                for selected, _ in (follow(plain, raw, raw), follow_grams(siren, kernels)):
                     early, late = (deviation(selected, ratio, n) for n in (EARLY, BATCHES))
                     row.append(f"{early:+.1f} / {late:+.2f}")
             rows.append(row)
@@ -134,12 +123,14 @@ def adaptivity() -> None:
     rows = []
     for period in PERIODS:
         raw = alternating(period, BATCHES, period)
-        adjusted = adjust(grams(raw, period))
+        kernels = grams(raw, period)
         for ratio in RATIOS:
             row = [period, f"{ratio:.2%}"]
-            for beta, view in ((0.9, raw), (0.9, adjusted), (0.1, raw)):
-                selector = Selector(ratio, seed=1, beta=beta)
-                selected, relative = follow(selector, raw, view)
+            for selected, relative in (
+                follow(Selector(ratio, seed=1), raw, raw),
+                follow_grams(Selector(ratio, seed=1), kernels),
+                follow(Selector(ratio, seed=1, beta=0.1), raw, raw),
+            ):
                 offered = factor(fixed(relative, ratio), period)
                 row.append(f"{factor(selected, period):.1f} of {offered:.1f}")
             for preset in PRESETS[1:]:

@@ -26,15 +26,16 @@ from oasis.train.workspace import Workspace
 
 BETAS = (0.1, 0.5, 0.9, 0.99)
 WARMUPS = (1, 20)
-RULES = {
-    "none": {"siren": "none"},
-    "exact": {"siren": "auto"},
-    "residual 0.1": {"siren": "residual", "ridge": 0.1},
-}
 RATIOS = (0.0625, 0.125, 0.25)
 TEMPERATURES = (1.0, 0.5, 0.25)
 # The default reading, and the same with the paper's fixed threshold.
 STEERED = PRESETS["calibrated"]
+DEFAULT_RULE = f"{STEERED.siren} {STEERED.ridge:g}"
+RULES = {
+    "none": {"siren": "none"},
+    "exact": {"siren": "auto"},
+    DEFAULT_RULE: {"siren": STEERED.siren, "ridge": STEERED.ridge},
+}
 _SAME = ("siren", "ridge", "beta", "scale", "draw", "warmup")
 FIXED = replace(PRESETS["paper"], **{name: getattr(STEERED, name) for name in _SAME})
 
@@ -183,9 +184,9 @@ def tables(recording: Recording, rows: list[dict], counted: list[dict]) -> str:
     body = [
         [row["scale"], row["beta"], row["warmup"], *_normality(row["early"])]
         for row in rows
-        if row["rule"] == "exact" and row["beta"] in (0.1, 0.9)
+        if row["rule"] == DEFAULT_RULE and row["beta"] in (0.1, 0.9)
     ]
-    title = f"z over the first {max(WARMUPS)} batches by warm-up, exact rule"
+    title = f"z over the first {max(WARMUPS)} batches by warm-up, rule {DEFAULT_RULE}"
     text.append(markdown(title, header, body))
     header = ["draw", "temperature", "ratio", "threshold"]
     header += ["realised %", "sd of count per batch", "empty batches", "I of selected / of top k"]

@@ -180,8 +180,8 @@ def compare(
 ) -> None:
     """Run policies x ratios x seeds x task orders side by side, and compare them.
 
-    Finished runs are not repeated; killed ones go on from their checkpoint where `save_steps` is
-    set, else start anew.
+    Finished runs are not repeated; killed ones go on from their last checkpoint (every 50 steps,
+    unless `run.save_steps` says otherwise).
     """
     with one_line():
         import yaml
@@ -232,8 +232,8 @@ def report(
 ) -> None:
     """Draw runs, finished or not, as one self-contained HTML page.
 
-    Of more than five variants, or several seeds, the page is that of a comparison, with
-    figures/*.png and results.csv, results.parquet and results.json beside it.
+    Of all runs of a comparison, more than five variants or several seeds, the page is that of a
+    comparison, with figures/*.png and results.csv, results.parquet and results.json beside it.
     """
     with one_line():
         from oasis import report

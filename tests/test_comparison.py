@@ -196,6 +196,94 @@ def test_a_small_comparison_is_drawn_as_one(tmp_path):
     assert not (out.parent / "results.csv").exists()
 
 
+def test_all_runs_of_a_comparison_are_drawn_as_one_however_few(tmp_path):
+    one = cell(tmp_path / "runs", "oasis", "oasis", 0)
+    (tmp_path / "compare.yaml").write_text("name: two policies\n")
+    cell(tmp_path / "runs", "random", "random", 0)
+    out = report.write(tmp_path / "runs", tmp_path / "page" / "report.html")
+    assert (out.parent / "results.csv").exists() and "two policies" in out.read_text("utf-8")
+    out = report.write(one, tmp_path / "one" / "report.html")
+    assert not (out.parent / "results.csv").exists(), "one of them is a run like any other"
+
+
+def test_variants_trained_otherwise_are_another_contest(tmp_path):
+    paths = []
+    for seed in (0, 1):
+        paths += [cell(tmp_path, name, name, seed) for name in ("oasis", "random", "full")]
+        # Long labels have the best made-up accuracy.
+        paths.append(cell(tmp_path, "a rate that is fast", "oasis", seed))
+        paths.append(cell(tmp_path, "a rate that is fast, top-k", "vanilla", seed))
+        for path in paths[-2:]:
+            change(path, learning_rate=2e-3)
+    found = results.variants(loaded(paths))
+    of = {v.label: v for v in found}
+    assert "best" in (of["oasis"].mark("a_last"), of["random"].mark("a_last"))
+    fast = of["a rate that is fast, top-k"]
+    assert fast.mark("a_last") == "best" and fast.against_ours["a_last"].difference == (
+        pytest.approx(of["a rate that is fast"].mean("a_last") - fast.mean("a_last"))
+    )
+    (_, contest), *_ = comparison_figures.by_ratio(found)
+    assert not comparison_figures.looks(contest)[fast.label].highlighted
+    titles = [band["title"] for band in comparison.bands(found)]
+    share = "25 % of the samples"
+    assert titles == ["all samples", share, f"{share}, learning_rate 0.002"]
+    assert [row[0] for row in comparison.components(found)["rows"]] == ["random", "oasis"]
+
+
+def test_components_are_draw_and_redundancy_rule_alone(tmp_path):
+    paths = [cell(tmp_path, name, name, 0) for name in ("vanilla", "random", "divbs")]
+    ours = {"siren": "residual", "ridge": 1.0, "draw": "top", "beta": 0.9}  # said, not meant
+    paths.append(cell(tmp_path, "oasis", "oasis", 0, **ours))
+    paths.append(cell(tmp_path, "ORIS", "oasis", 0, siren="none"))
+    paths.append(cell(tmp_path, "independent", "oasis", 0, draw="bernoulli"))
+    paths.append(cell(tmp_path, "beta", "oasis", 0, beta=0.1))
+    paths.append(cell(tmp_path, "loss", "oasis", 0, metric="loss"))
+    paths.append(cell(tmp_path, "paper", "oasis", 0, preset="paper"))
+    found = results.variants(loaded(paths))
+    rows = [row[0] for row in comparison.components(found)["rows"]]
+    assert rows == ["random", "vanilla", "ORIS", "independent", "oasis"]
+    tables = {table["title"]: table["rows"] for table in comparison.options(found)}
+    assert set(tables) == {"oasis: siren", "oasis: draw", "oasis: beta", "oasis: metric"}
+    assert [row[0] for row in tables["oasis: beta"]] == [0.1, 0.9]
+    assert [row[0] for row in tables["oasis: siren"]] == ["none", "residual"]
+
+
+def test_ratio_one_is_a_contest_like_any_other(tmp_path):
+    paths = []
+    for ratio in (0.25, 1.0):
+        paths += [cell(tmp_path, name, name, 0, ratio) for name in ("oasis", "random")]
+    paths.append(cell(tmp_path, "full", "full", 0))
+    found = results.variants(loaded(paths))
+    contests = comparison_figures.by_ratio(found)
+    labels = [(ratio, [v.label for v in contest]) for ratio, contest in contests]
+    assert labels == [(r, ["oasis", "random", "full"]) for r in (1.0, 0.25)]
+    assert [tile["label"] for tile in comparison.tiles(found)] == ["oasis", "random", "full"]
+
+
+def test_z_of_ours_is_drawn_at_every_ratio(tmp_path):
+    paths = [cell(tmp_path, f"a {k}", "oasis", 0, beta=0.1 * (k + 1)) for k in range(6)]
+    paths += [cell(tmp_path, "oasis", "oasis", 0, ratio) for ratio in (0.25, 0.125)]
+    figure = comparison_figures.qq(results.variants(loaded(paths)))
+    names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert names[:2] == ["oasis 25 %", "oasis 12.5 %"] and len(names) == 5
+
+
+def test_accuracy_over_time_counts_the_tasks_to_come(tmp_path):
+    (run,) = loaded([cell(tmp_path, "oasis", "oasis", 0)])
+    points = run.accuracy_over_time()
+    zero, first, last = run.evaluations[0], run.evaluations[1], run.evaluations[-1]
+    tasks = list(zero.accuracy)
+    assert points[0] == (0, pytest.approx(sum(zero.accuracy.values()) / 4))
+    assert first.after_task == 0
+    rest = sum(zero.accuracy[name] for name in tasks if name not in first.accuracy)
+    assert points[1] == (
+        pytest.approx(first.seconds_before),
+        pytest.approx((sum(first.accuracy.values()) + rest) / 4),
+    )
+    assert len(points) == 5 and points[-1][1] == pytest.approx(run.a_last)
+    assert last.seconds_before == pytest.approx(run.score_seconds + run.train_seconds)
+
+
 def test_labels_keep_apart_and_within():
     places = comparison_figures.apart([0.5, 0.5, 0.52, 0.9], (0.0, 1.0), 0.1)
     assert all(b - a >= 0.1 - 1e-9 for a, b in zip(places, places[1:], strict=False))

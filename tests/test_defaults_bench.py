@@ -111,7 +111,6 @@ def test_normality_of_what_is_normal_and_what_is_not():
 def test_the_tables_of_readings(monkeypatch):
     monkeypatch.setattr(readings, "BETAS", (0.9,))
     monkeypatch.setattr(readings, "RATIOS", (0.0625, 0.25))
-    monkeypatch.delitem(readings.RULES, "residual 0.1")
     recording = synthetic(batches=100)
     rows = readings.readings(recording)
     assert len(rows) == len(readings.RULES) * 4 * 1 * 2

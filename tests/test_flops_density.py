@@ -86,6 +86,13 @@ def test_the_cached_blocks_count_once_per_text():
     validated = spent(events, texts, cached, {"validation", "gram"}, validation=2)[0]
     expected = cached.forward(4, 7) + cached.logits(4) + 16 * cached.vocabulary
     assert validated == 2 * expected + sum(once)
+    # Where nothing is cached, the rows for validation run through the frozen blocks too.
+    validated = spent(events, texts, plain, {"validation", "gram"}, validation=2)[0]
+    assert validated == 2 * (expected + plain.frozen_forward(4, 7))
+    # Hidden states of the cached blocks themselves are not in the cache: they run once more.
+    means = spent(events, texts, cached, {"features_multi"})[0]
+    assert means == 2 * cached.forward(2, 7) + 2 * sum(once)
+    assert spent(events, texts, plain, {"features_multi"}) == features
 
 
 def test_density_is_the_mean_over_all_pairs():

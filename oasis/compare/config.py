@@ -28,6 +28,7 @@ DECIDED = {
     "resume": "finished and killed runs are told apart by themselves",
     "stop_after": "interrupt the comparison instead",
 }
+SAVE_STEPS = 50  # steps between two checkpoints of a run, where `run.save_steps` is not set
 # Settings with one value per task, which a task order permutes along with the tasks.
 PER_TASK = ("tasks", "arrivals", "held_out")
 
@@ -73,7 +74,9 @@ class Grid:
     call it; default the policy's name), `options` (of the policy), `ratios`, `seeds`, `orders` and
     `run` (settings of RunConfig) that hold for this entry alone. Each runs with every one of
     `ratios`, `seeds` and `orders` (permutations of the tasks, by index); `full` has ratio 1 and
-    runs once per seed and order. `run` are the settings that all runs share.
+    runs once per seed and order. `run` are the settings that all runs share; a checkpoint is
+    written every 50 steps where its `save_steps` does not say otherwise, so that a killed run goes
+    on.
 
     Runs are in the folder `out`/runs, one folder each; `workers` of them go side by side ("auto":
     one per core, at most eight; one where a GPU is used). `imports` are modules, or .py files
@@ -137,6 +140,12 @@ class Grid:
             ]
         return cls(**settings)
 
+    def save(self, path: Path) -> None:
+        """Write what `load` reads."""
+        text = yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
     def cells(self) -> list[Cell]:
         """All runs: seed outermost, then as listed, so that one whole seed comes first.
 
@@ -167,7 +176,7 @@ class Grid:
         return list(dict.fromkeys(seed for seeds in lists for seed in seeds))
 
     def _of(self, entry: Entry, seed: int) -> Iterator[Cell]:
-        settings = {**self.run, **entry.run}
+        settings = {"save_steps": SAVE_STEPS, **self.run, **entry.run}
         tasks = RunConfig.from_mapping(settings).tasks
         orders = entry.orders or self.orders or [list(range(len(tasks)))]
         ratios = [1.0] if entry.policy == "full" else (entry.ratios or self.ratios)

@@ -33,8 +33,8 @@ class Tail:
         """Read what has been written since the last call."""
         try:
             with self.path.open("rb") as file:
-                if file.seek(0, 2) < self.read:  # the run started anew
-                    self.read = self.steps = 0
+                if file.seek(0, 2) < self.read:  # the run started anew, or from a checkpoint
+                    self.read, self.steps, self.first = 0, 0, None
                 file.seek(self.read)
                 text = file.read()
         except FileNotFoundError:

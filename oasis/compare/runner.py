@@ -21,6 +21,7 @@ from oasis.compare.config import Cell, Grid
 from oasis.compare.progress import Progress
 from oasis.compare.state import ERROR, FINISHED, changed, state
 from oasis.compare.worker import DONE, FAILED, STOPPED, TAKEN, Outcome, serve, shared_key
+from oasis.report.runs import GRID
 
 MOST_WORKERS = 8
 GRACE = 20.0  # seconds that a worker gets to end its step after an interrupt
@@ -81,6 +82,7 @@ def compare(
             if changed(cell.config) is not None and not claims.taken(cell.name):
                 shutil.rmtree(cell.directory)
     refuse_changed(cells)
+    grid.save(Path(grid.out) / GRID)
     report = Report()
     todo = []
     for cell in cells:

@@ -37,8 +37,8 @@ FIGURES: tuple[tuple[str, Callable, str, str, bool], ...] = (
         "equal_time",
         draw.over_seconds,
         "Accuracy at equal wall-clock time",
-        "The same against the seconds spent on scoring and training: at any moment the highest "
-        "curve has made the most of its time. Grey: the other variants.",
+        "Held-out accuracy over all tasks (those not met yet: before training) against the seconds "
+        "spent on scoring and training, at each task boundary. Grey: the other variants.",
         True,
     ),
     (
@@ -72,6 +72,9 @@ FIGURES: tuple[tuple[str, Callable, str, str, bool], ...] = (
         False,
     ),
 )
+
+
+PARTS = ("siren", "ridge", "draw", "temperature")  # options that are parts of the method
 
 
 def write(runs: Sequence[Run], out: str | Path, title: str = "Policies compared") -> Path:
@@ -143,23 +146,23 @@ def tiles(found: Sequence[Variant]) -> list[dict]:
 
 
 def bands(found: Sequence[Variant]) -> list[dict]:
-    """The main table: variants of one ratio and task order together, best first."""
-    keys = list(dict.fromkeys((v.ratio, v.order) for v in found))
-    several = len({order for _, order in keys}) > 1
+    """The main table: variants of one ratio, task order and training together, best first."""
+    contests = results.contests(found)
+    several = len({v.order for v in found}) > 1
+    common = results.main_settings(found)
     result = []
-    for ratio, order in keys:
-        contest = [v for v in found if (v.ratio, v.order) == (ratio, order)]
-        ours = ours_among(contest) or _ours_at_most(found, order)
+    for contest in contests:
+        ratio, order, own = contest[0].ratio, contest[0].order, contest[0].settings
+        ours = ours_among(contest) or results.ours_at_most(found, order, own)
         title = "all samples" if ratio == 1 else f"{100 * ratio:g} % of the samples"
+        title += f", {order}" if several else ""
+        for name in sorted(own.keys() | common.keys()):
+            if own.get(name) != common.get(name):
+                title += f", {name} {own.get(name, results.DEFAULTS.get(name))}"
         lines = [line(v, ours) for v in contest]
         lines.sort(key=lambda row: -(row["a_last"] or 0))
-        result.append({"title": f"{title}, {order}" if several else title, "rows": lines})
+        result.append({"title": title, "rows": lines})
     return result
-
-
-def _ours_at_most(found: Sequence[Variant], order: str) -> Variant | None:
-    """Ours at its largest ratio: what full training's cost is related to."""
-    return ours_among(sorted((v for v in found if v.order == order), key=lambda v: -v.ratio))
 
 
 def line(variant: Variant, ours: Variant | None) -> dict[str, Any]:
@@ -190,14 +193,30 @@ def tables(found: Sequence[Variant]) -> list[dict]:
 
 
 def components(found: Sequence[Variant]) -> dict | None:
-    """Ours, its ablations, `vanilla` and `random`, for every ratio."""
-    parts = [v for v in found if v.policy in ("oasis", "vanilla", "random")]
-    parts = [v for v in parts if v.order == draw.main_order(found)]
-    if not any(v.policy == "vanilla" or v.options for v in parts):
+    """Ours, ours with another draw or redundancy rule, `vanilla` and `random`, all trained alike,
+    for every ratio.
+    """
+    here = [v for v in found if v.order == draw.main_order(found)]
+    ours = ours_among(here)
+    if ours is None:
+        return None
+    rest = {k: v for k, v in ours.told().items() if k not in PARTS}
+    parts = [
+        v
+        for v in here
+        if v.settings == ours.settings
+        and (
+            v.policy in ("vanilla", "random")
+            or (
+                v.policy == "oasis"
+                and {k: o for k, o in v.told().items() if k not in PARTS} == rest
+            )
+        )
+    ]
+    if len({v.label for v in parts}) < 2:
         return None
     ratios = sorted({v.ratio for v in parts}, reverse=True)
     rank = {"random": 0, "vanilla": 1, "oasis": 2}
-    ours = ours_among(parts)
     parts.sort(key=lambda v: (rank[v.policy], ours is not None and v.label == ours.label))
     labels = dict.fromkeys(v.label for v in parts)
     rows = []
@@ -213,32 +232,43 @@ def components(found: Sequence[Variant]) -> dict | None:
 
 
 def options(found: Sequence[Variant]) -> list[dict]:
-    """A table for every option in which runs of one policy and ratio differ and in nothing else."""
+    """A table for every option in which runs of one policy and ratio differ and in nothing else
+    (the ridge is part of the redundancy rule "residual").
+    """
     result = []
     by: dict[tuple, list[Variant]] = {}
     for variant in found:
         told = json.dumps(variant.settings, sort_keys=True)
         by.setdefault((variant.policy, variant.ratio, variant.order, told), []).append(variant)
     for (policy, ratio, *_), group in by.items():
-        for name in dict.fromkeys(key for v in group for key in v.options):
+        for name in dict.fromkeys(key for v in group for key in v.told()):
             base: dict[str, list[Variant]] = {}
             for variant in group:
-                rest = {k: o for k, o in variant.options.items() if k != name}
+                rest = {k: o for k, o in variant.told().items() if k != name}
+                if name == "siren":
+                    rest.pop("ridge", None)
                 base.setdefault(json.dumps(rest, sort_keys=True), []).append(variant)
             for rest, same in base.items():
-                if len(same) < 2:
+                values = [v.told().get(name, "default") for v in same]
+                if len(set(map(str, values))) < 2:
                     continue
-                same.sort(key=lambda v: str(v.options.get(name, "")))
+                order = sorted(range(len(same)), key=lambda k: (str(type(values[k])), values[k]))
                 rows = [
-                    [v.options.get(name, "default"), _score(v, "a_last"), _score(v, "a_avg"),
-                     html.percent(v.mean("realised_ratio"), 2)] for v in same
+                    [values[k], _score(same[k], "a_last"), _score(same[k], "a_avg"),
+                     html.percent(same[k].mean("realised_ratio"), 2)] for k in order
                 ]  # fmt: skip
-                others = "" if rest == "{}" else f" with {rest}"
                 title = f"{policy}: {name}"
-                caption = f"At {100 * ratio:g} % of the samples{others}."
+                caption = f"At {100 * ratio:g} % of the samples{_given(policy, rest)}."
                 columns = [name, "A_last", "A_avg", "ratio"]
                 result.append(_table(title, caption, columns, rows))
     return result
+
+
+def _given(policy: str, rest: str) -> str:
+    """The options that all rows of a table share, where they are not the default."""
+    usual = results.told(policy, {})
+    own = {k: v for k, v in json.loads(rest).items() if usual.get(k) != v}
+    return "" if not own else f" with {json.dumps(own)}"
 
 
 def orders(found: Sequence[Variant]) -> dict | None:

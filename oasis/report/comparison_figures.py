@@ -35,9 +35,12 @@ class Look:
 
 
 def looks(contest: Sequence[Variant]) -> dict[str, Look]:
-    """Looks by label, for the variants of one ratio (and full training)."""
+    """Looks by label, for the variants of one ratio (and full training). The best rival is one
+    that was trained as ours was.
+    """
     ours = ours_among(contest)
     rivals = [v for v in contest if v.policy not in ("oasis", "random", "full")]
+    rivals = [v for v in rivals if ours is None or v.settings == ours.settings]
     scored = [v for v in rivals if v.mean("a_last") is not None]
     best = max(scored, key=lambda v: v.mean("a_last")) if scored else None
     result = {}
@@ -65,9 +68,10 @@ def by_ratio(found: Sequence[Variant]) -> list[tuple[float, list[Variant]]]:
     """(ratio, its variants and full training), largest ratio first, of the main task order."""
     order = main_order(found)
     here = [v for v in found if v.order == order]
-    full = [v for v in here if v.ratio == 1]
-    ratios = sorted({v.ratio for v in here if v.ratio < 1}, reverse=True)
-    return [(r, [v for v in here if v.ratio == r] + full) for r in ratios] or [(1.0, full)]
+    full = [v for v in here if v.policy == "full"]
+    others = [v for v in here if v.policy != "full"]
+    ratios = sorted({v.ratio for v in others}, reverse=True)
+    return [(r, [v for v in others if v.ratio == r] + full) for r in ratios] or [(1.0, full)]
 
 
 def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
@@ -107,13 +111,14 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
 def over_candidates(found: Sequence[Variant]) -> Figure | None:
     """Mean accuracy over the tasks so far at each task boundary."""
     ticks = "{:,.0f}".format
-    return _curves(found, lambda r: r.seen_accuracy(), "candidates seen", ticks, _label_column)
+    axes = ("candidates seen", "mean accuracy, tasks so far")
+    return _curves(found, lambda r: r.seen_accuracy(), axes, ticks, _label_column)
 
 
 def over_seconds(found: Sequence[Variant]) -> Figure | None:
-    """The same against the seconds of scoring and training."""
-    xlabel = "time of scoring and training"
-    return _curves(found, lambda r: r.accuracy_over_time(), xlabel, _duration, _label_highlighted)
+    """Mean accuracy over all tasks against the seconds of scoring and training."""
+    axes = ("time of scoring and training", "mean accuracy, all tasks")
+    return _curves(found, lambda r: r.accuracy_over_time(), axes, _duration, _label_highlighted)
 
 
 def _duration(seconds: float) -> str:
@@ -121,7 +126,11 @@ def _duration(seconds: float) -> str:
 
 
 def _curves(
-    found: Sequence[Variant], points: Callable, xlabel: str, ticks: Callable, label: Callable
+    found: Sequence[Variant],
+    points: Callable,
+    axis_names: tuple[str, str],
+    ticks: Callable,
+    label: Callable,
 ) -> Figure | None:
     ratio, contest = max(by_ratio(found), key=lambda pair: len(pair[1]))
     lines = [(v, mean_curve([points(run) for run in v.runs])) for v in contest]
@@ -150,9 +159,9 @@ def _curves(
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks(value)))
-        axes.set_xlabel(xlabel)
+        axes.set_xlabel(axis_names[0])
         _percent(axes.yaxis)
-        axes.set_ylabel("mean accuracy, tasks so far")
+        axes.set_ylabel(axis_names[1])
         return figure
 
 
@@ -260,9 +269,15 @@ def selected_per_task(found: Sequence[Variant]) -> Figure | None:
 
 
 def qq(found: Sequence[Variant]) -> Figure | None:
-    """Quantiles of z against those of N(0, 1)."""
+    """Quantiles of z against those of N(0, 1): ours at every ratio, then others, as many as can be
+    told apart.
+    """
+    contests = by_ratio(found)
+    ours = [ours_among([v for v in contest if v.ratio == ratio]) for ratio, contest in contests]
+    ours = [variant for variant in ours if variant is not None]
+    others = [v for _, contest in contests for v in contest if all(v is not o for o in ours)]
     shown = []
-    for variant in found:
+    for variant in [*ours, *others]:
         z = np.array([value for run in variant.runs for value in run.relative()])
         if len(z) > 1 and len(shown) < MOST_QQ:
             shown.append((variant, np.sort(z)))

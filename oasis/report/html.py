@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
+import yaml
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib import rc_context
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 
 from oasis.report import figures, groups
 from oasis.report.groups import Group
-from oasis.report.runs import Run, find
+from oasis.report.runs import GRID, Run, find
 
 # Colours of the figures as CSS variables of template.html.j2, which gives them a dark variant.
 VARIABLES = {
@@ -95,19 +96,30 @@ def write(run_dirs: Iterable[str | Path] | str | Path, out: str | Path = "report
     out : the HTML file; its folder is made, an existing file is replaced.
 
     Returns the path written. Raises FileNotFoundError where a path holds no run, ValueError for
-    no path at all. Of more than `MOST_GROUPS` variants, or of variants with several seeds, the page
-    is that of a comparison (whose ValueErrors see `results.variants`).
+    no path at all. Of all runs of an `oasis compare`, of more than `MOST_GROUPS` variants, or of
+    variants with several seeds, the page is that of a comparison (whose ValueErrors see
+    `results.variants`).
     """
     runs = [Run.load(path) for path in find(run_dirs)]
     out = Path(out)
-    if is_comparison(runs):
+    name = comparison_name(runs)
+    if name is not None or is_comparison(runs):
         from oasis.report import comparison
 
-        return comparison.write(runs, out)
+        return comparison.write(runs, out, *([name] if name is not None else []))
     page = render(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
     return out
+
+
+def comparison_name(runs: Sequence[Run]) -> str | None:
+    """The name of the `oasis compare` whose runs these are, and all of them; else None."""
+    folders = {run.path.resolve().parent for run in runs}
+    if len(folders) > 1 or len(find(folders)) > len(runs):
+        return None
+    grid = folders.pop().parent / GRID
+    return str(yaml.safe_load(grid.read_text("utf-8"))["name"]) if grid.is_file() else None
 
 
 def is_comparison(runs: Sequence[Run]) -> bool:

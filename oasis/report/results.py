@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
+from oasis import Selector
+from oasis.oris import PRESETS
 from oasis.report.runs import Run
 from oasis.train.config import FREE, RunConfig
 from oasis.train.record import finite
@@ -26,6 +29,7 @@ METRICS = (
 # Settings by which variants of one comparison are told apart, or which change no result.
 VARIED = FREE | {"policy", "policy_options", "ratio", "seed", "tasks", "forward_batches"}
 DEFAULTS = dataclasses.asdict(RunConfig())
+DEFAULT_PRESET = inspect.signature(Selector).parameters["preset"].default
 
 
 def settings(run: Run) -> dict[str, Any]:
@@ -140,6 +144,9 @@ class Variant:
         test = self.against_best.get(metric)
         return "close" if test and test.p is not None and not test.significant else ""
 
+    def told(self) -> dict[str, Any]:
+        return told(self.policy, self.options)
+
     @property
     def flops(self) -> float | None:
         parts = [self.mean("score_flops"), self.mean("train_flops")]
@@ -152,8 +159,8 @@ class Variant:
 
 
 def variants(runs: Iterable[Run]) -> list[Variant]:
-    """Group the finished runs and test each group against the best of its ratio and order, and
-    against ours there. Policies that keep everything take no part in the contest.
+    """Group the finished runs and test each group against the best of its contest, and against ours
+    there. Policies that keep everything take no part.
 
     Raises:
         ValueError: two runs of one label, ratio and order have the same seed or other settings, as
@@ -179,17 +186,42 @@ def variants(runs: Iterable[Run]) -> list[Variant]:
         )
         for (label, ratio, order), group in members.items()
     ]
-    contests: dict[tuple, list[Variant]] = {}
-    for variant in found:
-        if variant.policy != "full":
-            contests.setdefault((variant.ratio, variant.order), []).append(variant)
-    for contest in contests.values():
+    for contest in contests([v for v in found if v.policy != "full"]):
         for metric in ("a_last", "a_avg"):
             _contest(contest, metric)
     for variant in found:  # full training stands beside every ratio; ours of its own order
         if variant.policy == "full":
             _against_ours(variant, found)
     return sorted(found, key=lambda v: -v.ratio)
+
+
+def contests(found: Iterable[Variant]) -> list[list[Variant]]:
+    """Variants that can be compared: of one ratio and task order, and trained alike."""
+    groups: dict[tuple, list[Variant]] = {}
+    for variant in found:
+        key = (variant.ratio, variant.order, json.dumps(variant.settings, sort_keys=True))
+        groups.setdefault(key, []).append(variant)
+    return list(groups.values())
+
+
+def main_settings(found: Iterable[Variant]) -> dict[str, Any]:
+    """The settings that most variants were trained with, of several the first."""
+    known = [json.dumps(variant.settings, sort_keys=True) for variant in found]
+    return json.loads(max(dict.fromkeys(known), key=known.count, default="{}"))
+
+
+def told(policy: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What options come to: those of ours in full, whatever preset they start from, so that what
+    is said and what is meant by default compare equal.
+    """
+    if policy != "oasis":
+        return options
+    preset = dataclasses.asdict(PRESETS[options.get("preset", DEFAULT_PRESET)])
+    values = {"metric": "fisher", **preset, **options}
+    values.pop("preset", None)
+    if values["siren"] != "residual":
+        del values["ridge"]
+    return values
 
 
 def _refuse_mixed(group: Sequence[Run]) -> None:
@@ -219,6 +251,12 @@ def ours_among(found: Sequence[Variant]) -> Variant | None:
     return (labelled or plain or candidates or [None])[0]
 
 
+def ours_at_most(found: Iterable[Variant], order: str, settings: dict[str, Any]) -> Variant | None:
+    """Ours at its largest ratio, of a task order and settings: what `full` stands beside."""
+    same = [v for v in found if (v.order, v.settings) == (order, settings)]
+    return ours_among(sorted(same, key=lambda v: -v.ratio))
+
+
 def _contest(contest: Sequence[Variant], metric: str) -> None:
     scored = [variant for variant in contest if variant.values(metric)]
     if not scored:
@@ -234,9 +272,7 @@ def _contest(contest: Sequence[Variant], metric: str) -> None:
 
 
 def _against_ours(variant: Variant, found: Sequence[Variant]) -> None:
-    same = [v for v in found if v.order == variant.order and v is not variant]
-    ratios = sorted({v.ratio for v in same if v.policy == "oasis"})
-    ours = ours_among([v for v in same if ratios and v.ratio == ratios[-1]])
+    ours = ours_at_most(found, variant.order, variant.settings)
     if ours is not None:
         for metric in ("a_last", "a_avg"):
             if variant.values(metric) and ours.values(metric):
@@ -278,8 +314,8 @@ def summary(found: Sequence[Variant]) -> dict[str, Any]:
         }
         lines.append(line)
     return {
-        "test": f"Welch's t-test, two-sided, level {LEVEL}; best of each ratio and task order, "
-        "policies that train on everything apart; no correction for multiple comparisons",
+        "test": f"Welch's t-test, two-sided, level {LEVEL}; best of each ratio, task order and "
+        "training; policies that train on everything apart; no correction for multiple comparisons",
         "variants": lines,
     }
 

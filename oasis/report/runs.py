@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 EVENTS = "events.jsonl"
+GRID = "compare.yaml"  # of a comparison, beside the folder of its runs
 
 
 @dataclass
@@ -189,12 +190,17 @@ class Run:
         return points
 
     def accuracy_over_time(self) -> list[tuple[float, float]]:
-        """(seconds of scoring and training so far, mean accuracy over the tasks seen so far) at
-        each task boundary.
+        """(seconds of scoring and training so far, mean accuracy over all tasks) before training
+        and at each task boundary: of every task what was measured last, at first zero-shot, so that
+        a run does not look worse for having met more tasks.
         """
-        points = self.seen_accuracy()
-        kept = [e for e in self.evaluations if e.after_task >= 0][-len(points) :] if points else []
-        return [(e.seconds_before, value) for e, (_, value) in zip(kept, points, strict=True)]
+        points, known = [], {}
+        for evaluation in self.evaluations:
+            known |= evaluation.accuracy
+            if all(name in known for name in self.tasks):
+                mean = sum(known[name] for name in self.tasks) / len(self.tasks)
+                points.append((evaluation.seconds_before, mean))
+        return points
 
     def task_accuracy(self, name: str) -> list[tuple[int, float]]:
         """(candidates seen, accuracy on task `name`) wherever that was measured."""

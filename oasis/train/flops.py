@@ -10,7 +10,8 @@ tokens:
   the weights and twice as much for attention, and those of the LoRA weights, 2 r T. Blocks below
   the lowest one with LoRA have no backward;
 - output head V x D: 2 V D T_y forward, and as much again backward, at label positions alone;
-- blocks whose hidden states are cached: forward once per text, in the first pass that meets it;
+- blocks whose hidden states are cached: forward once per text, in the first pass that meets it, and
+  once more where the policy asks for the means of their own hidden states;
 - scoring: a forward; the head where the policy asks for what only logits give, and T_y^2 V for a
   Gram matrix (its symmetric half); for gradients of LoRA weights a backward, which for the Gram
   matrix of the last block's ends there.
@@ -114,13 +115,18 @@ def spent(
     needs = set(needs)
     scoring = training = 0
     met: set[bytes] = set()
+    averaged: set[bytes] = set()  # FrozenPrefix.block_means runs the blocks again
     for event in events:
         if event["type"] != "selection":
             continue
         items = [texts[item] for item in event["item"]]
         chosen = [text for text, kept in zip(items, event["selected"], strict=True) if kept]
         if needs:
-            scoring += _frozen(shape, items, met) + _scoring(shape, items, needs, validation, layer)
+            further = validation if "validation" in needs else 0
+            scoring += _frozen(shape, items, met, further)
+            scoring += _scoring(shape, items, needs, further, layer)
+            if shape.cached and "features_multi" in needs:
+                scoring += _frozen(shape, items, averaged)
         if chosen:
             rows, length, labels = _size(chosen)
             training += _frozen(shape, chosen, met)
@@ -131,9 +137,8 @@ def spent(
 
 def _scoring(shape: Shape, items: list, needs: set[str], validation: int, layer: str) -> int:
     rows, length, labels = _size(items)
-    if "validation" in needs:
-        labels += labels * validation // rows
-        rows += validation
+    labels += labels * validation // rows
+    rows += validation
     total = shape.forward(rows, length)
     if needs & (HEAD | GRADS):
         total += shape.logits(labels)
@@ -146,10 +151,10 @@ def _scoring(shape: Shape, items: list, needs: set[str], validation: int, layer:
     return total
 
 
-def _frozen(shape: Shape, items: list, met: set[bytes]) -> int:
+def _frozen(shape: Shape, items: list, met: set[bytes], validation: int = 0) -> int:
     if not shape.cached:
         rows, length, _ = _size(items)
-        return shape.frozen_forward(rows, length)
+        return shape.frozen_forward(rows + validation, length)
     new = {identity: tokens for tokens, _, identity in items if identity not in met}
     met.update(new)
     return sum(shape.frozen_forward(1, tokens) for tokens in new.values())
