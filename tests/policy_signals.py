@@ -4,6 +4,7 @@ import torch
 
 from oasis.policies import Signals
 
+CLUSTERING = ("selfsup", "coincide", "dbp", "tive", "adapt_inf")
 WIDTH, PROJECTED, VALIDATION = 12, 8192, 8
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from policy_signals import CLUSTERING
 
 from oasis import policies
 from oasis.policies import Signals
@@ -13,8 +14,6 @@ from oasis.policies.coincide import embed
 from oasis.policies.kmeans import RunningKMeans
 from oasis.policies.pool import Pool
 from oasis.policies.quotas import RunningQuotas, softmax_shares
-
-CLUSTERING = ["selfsup", "coincide", "dbp", "tive", "adapt_inf"]
 
 
 def circle(*degrees):
@@ -144,7 +143,8 @@ def test_what_a_cluster_lacks_goes_to_the_others_by_their_shares():
         )
     assert counts[0] == 1000
     # Four credits a batch are 3.6, 0.3, 0.1, and 2.6 of the first's cannot be spent: the others
-    # share three slots, each 1.3 above its own 0.3 and 0.1.
+    # share three slots, each 1.3 above its own 0.3 and 0.1. The quadratic programme of dbp's
+    # authors says the same: x nearest to (3.6, 0.3, 0.1) with sum 4 and x_0 <= 1 is (1, 1.6, 1.4).
     assert counts[1:].tolist() == pytest.approx([1600, 1400], rel=0.05)
 
 
@@ -262,6 +262,19 @@ def test_dbp_by_hand():
     assert order(policy, batch(features=points, entropy=entropy)) == [3, 2, 0, 1]
 
 
+def test_dbp_drops_a_copy_of_what_is_dropped_as_semdedup_does():
+    # The mean of 0, 6, 12 and 100 degrees is at 24.9: of the three that are alike 0 is farthest
+    # out, then 6, then 12. 6 degrees apart the cosine is 0.9945, above 0.99; 12 apart 0.9781. In
+    # SemDeDup's code a sample goes if it is like *any* that is farther out, be that one dropped
+    # itself: 6 is like 0, and 12 is like 6.
+    policy = policies.create("dbp", 0.5, clusters=1)
+    points = circle(0, 6, 12, 100).float()
+    policy.kmeans.update(points)
+    policy.pool.add(points=points, picked=torch.zeros(4).bool())
+    dropped = policy._duplicates(points, torch.zeros(4, dtype=torch.int64))
+    assert dropped.tolist() == [False, True, True, False]
+
+
 def test_dbp_filters_images_that_do_not_match():
     policy = policies.create("dbp", 0.5, clusters=1)
     # The median of the known scores is 0.4: 0.1 and 0.3 are dropped, no image (NaN) is not.
@@ -303,6 +316,16 @@ def test_tive_by_hand():
     flipped = gradients([1, 0], [-1, 0], [2, 0], [0, 2], [-1, 0])
     # Sums of cosines with the other four: 1: 0 - 1 - 1 + 1, -1: -1 - 1 + 1, 0.
     assert order(policy, batch(full_grads=flipped, task=task)) == [3, 0, 1]
+
+
+def test_tive_ranks_as_the_mean_with_itself_does():
+    # The authors' code takes the mean over the whole task, the sample's own cosine of 1 included:
+    # of 0, 0 and 90 degrees 2/3, 2/3, 1/3. Without it, (3 x - 1) / 2: 1/2, 1/2, 0, in that order.
+    policy = policies.create("tive", 1 / 3, temperature=0)
+    grads, task = gradients([1, 0], [4, 0], [0, 1]), torch.zeros(3, dtype=torch.int64)
+    assert order(policy, batch(full_grads=grads, task=task)) == [0]
+    difficulty, influence = policy._values(task, 3)
+    assert influence.tolist() == [0.5, 0.5, 0] and difficulty.tolist() == [2]
 
 
 def test_tive_keeps_rows_of_no_task_apart():
@@ -352,6 +375,14 @@ def test_histogram_entropy_by_hand():
     assert histogram_entropy(torch.tensor([0.0] * 9 + [1]).double()) == pytest.approx(expected)
     assert histogram_entropy(torch.full((7,), 2.5).double()) == 0
     assert histogram_entropy(torch.zeros(7).double()) == 0
+
+
+def test_histogram_entropy_knows_no_unit():
+    # The authors' bins for the standardised scores end at 4 x the deviation of the raw ones: here,
+    # of z = -1/3 and 3, they hold both at a deviation of 1 (unit 10/3) and -1/3 alone at 0.3.
+    scores = torch.tensor([0.0] * 9 + [1]).double()
+    for unit in (0.1, 10 / 3, 100):
+        assert histogram_entropy(unit * scores) == pytest.approx(histogram_entropy(scores))
 
 
 def test_strata_by_hand():

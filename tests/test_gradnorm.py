@@ -23,6 +23,14 @@ def test_pairs_come_as_often_as_successive_sampling_says():
         assert abs(seen.count(pair) / draws - share) < 4.5 * deviation
 
 
+def test_a_single_draw_is_the_originals():
+    # With one draw there is nothing to replace: p = norm / sum, 3/6, 2/6, 1/6, as the authors draw.
+    policy, batch, draws = policies.create("gradnorm", 1 / 3, seed=4), diagonal(3, 2, 1), 1500
+    counts = sum(policy.observe(batch).mask.int() for _ in range(draws))
+    for count, p in zip(counts.tolist(), (1 / 2, 1 / 3, 1 / 6), strict=True):
+        assert abs(count / draws - p) < 4.5 * (p * (1 - p) / draws) ** 0.5
+
+
 def test_unbiased_weights_estimate_the_mean_gradient():
     g = torch.Generator().manual_seed(0)
     grads = torch.randn(6, 3, generator=g, dtype=torch.float64)

@@ -33,6 +33,17 @@ def test_below_mean_samples_pay_as_in_the_original():
     assert (counts[:8] - 250).abs().max() < 4.5 * 11.2  # binomial: 11.2
 
 
+def test_what_equals_the_mean_is_not_below_it():
+    # As in the authors' code (`scores < mean`): of equal losses none is pruned rather than others,
+    # and none weighs more.
+    policy, counts = policies.create("infobatch", 0.5, seed=2), torch.zeros(8)
+    for _ in range(500):
+        selection = policy.observe(losses(*[2.0] * 8))
+        counts += selection.mask
+        assert torch.equal(selection.weight, selection.mask.float())
+    assert (counts - 250).abs().max() < 4.5 * 11.2
+
+
 def test_above_mean_samples_are_thinned_at_small_budgets():
     # 3 of 10 at keep = 1/2: the probabilities x and x/2 have 2 x + 8 x/2 = 3, x = 1/2. Weights
     # 0.3 / (1/2) = 0.6 and 0.3 / (1/4) = 1.2. With keep = 0 no below-mean sample ever: 2 of 10.

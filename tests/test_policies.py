@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_signals import poison, signals
+from policy_signals import CLUSTERING, poison, signals
 
 import oasis
 from oasis import policies
@@ -32,6 +32,60 @@ def test_state_resumes_the_stream(name, tmp_path):
     fresh.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for seed in range(9, 20):
         assert torch.equal(fresh.observe(signals(16, seed)).mask, masks[seed])
+
+
+def across_tasks(steps=20):
+    """A stream of two tasks: the one; in the fifth batch its last samples, a row of no task and the
+    first of the other, whose losses, features and gradients are larger; then both, as of a memory.
+    """
+    for step in range(steps):
+        batch = signals(16, step, masked=[5] if step == 4 else ())
+        batch.task = torch.arange(16) % 2 * (step > 4)
+        if step == 4:
+            batch.task = torch.tensor([0] * 7 + [-1] + [1] * 8)
+        later = batch.task == 1
+        for value in (batch.loss, batch.features, batch.full_grads, batch.middle_grads):
+            value[later] *= 2
+        yield batch
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_a_task_boundary_inside_a_batch(name, tmp_path):
+    # Clusters small enough that they exist before the boundary.
+    options = {"clusters": 4, "warmup": 40} if name in CLUSTERING else {}
+    whole, fresh = (policies.create(name, 0.3, seed, **options) for seed in (5, 99))
+    candidates = selected = 0
+    for step, batch in enumerate(across_tasks()):
+        selection = whole.observe(batch)
+        candidates += int((batch.tokens > 0).sum())
+        selected += int(selection.mask.sum())
+        if step > 4:
+            again = fresh.observe(batch)
+            assert torch.equal(again.mask, selection.mask)
+            assert torch.equal(again.order, selection.order)
+            assert (again.weight is None) == (selection.weight is None)
+            assert selection.weight is None or torch.equal(again.weight, selection.weight)
+        elif step == 4:  # the batch with the boundary
+            assert selection.mask.any() and not selection.mask[5]
+            torch.save(whole.state_dict(), tmp_path / "state.pt")
+            fresh.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert candidates == 319
+    if name in BUDGETED:
+        assert selected == 95  # floor(0.3 x 319)
+    else:
+        assert selected == 319 if name == "full" else 90 <= selected <= 95
+
+
+@pytest.mark.parametrize("name", [n for n in policies.names() if n != "full"])  # has no ratio
+def test_a_state_of_another_ratio_is_refused(name):
+    saved = policies.create(name, 0.5)
+    saved.observe(signals(16))
+    policy, untouched = (policies.create(name, 0.0625, seed=3) for _ in range(2))
+    with pytest.raises(ValueError, match="state: saved with ratio=0.5, expected 0.0625 as in"):
+        policy.load_state_dict(saved.state_dict())
+    for step in range(4):
+        batch = signals(16, step)
+        assert torch.equal(policy.observe(batch).mask, untouched.observe(batch).mask)
 
 
 BUDGETED = [name for name in policies.names() if name not in ("full", "oasis")]

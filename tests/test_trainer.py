@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from policy_signals import CLUSTERING
 from tiny_models import PAD, VOCAB, tiny_llama
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -310,14 +311,17 @@ def test_nothing_selected_moves_nothing_and_runs_as_many_passes(tmp_path):
     assert losses[0] > 0 and losses[1:] == [None, None]
 
 
-@pytest.mark.parametrize("name", ["random", "oasis", "gradnorm", "infobatch", "divbs"])
+@pytest.mark.parametrize("name", policies.names())
 def test_resuming_selects_what_never_stopping_selects(tmp_path, name):
+    # Clusters that exist before the stop: two of them, of the first 8 samples.
+    options = {"clusters": 2} if name in CLUSTERING else {}
+
     def run(path, steps, resume=None):
         events = []
         trainer = selection_trainer(
             path,
             tiny_llama(dtype=torch.float32, attention_dropout=0.2),
-            name,
+            policies.create(name, 0.25, 42, **options),
             n=64,
             on_event=events.append,
             gradient_accumulation_steps=2,
@@ -344,6 +348,36 @@ def test_resuming_selects_what_never_stopping_selects(tmp_path, name):
     assert first + second == whole
     assert losses_2 == losses[3:]
     assert a.selection_counts == b.selection_counts
+
+
+# Ten batches of four an epoch, and a step takes four of them: the third of each epoch gets two.
+@pytest.mark.parametrize(
+    ("length", "batches"),
+    [({"num_train_epochs": 4, "max_steps": -1}, 40), ({"max_steps": 11}, 38)],
+)
+def test_a_policy_that_asks_is_told_the_length(tmp_path, length, batches):
+    events = []
+    trainer = selection_trainer(
+        tmp_path,
+        tiny_llama(),
+        "infobatch",
+        n=40,
+        on_event=events.append,
+        gradient_accumulation_steps=4,
+        **length,
+    )
+    trainer.train()
+    assert trainer.policy.total_batches == batches == trainer.selection_counts.batches
+    # At 25 % an eighth of the batches, whole ones, is not pruned, and paid for before.
+    counts, whole = [sum(e["selected"]) for e in events if "selected" in e], batches // 8
+    assert counts[-whole:] == [4] * whole and max(counts[:-whole]) < 4
+    assert sum(counts) == batches
+
+
+def test_a_length_of_ones_own_is_left_alone(tmp_path):
+    policy = policies.create("infobatch", 0.25, total_batches=100)
+    selection_trainer(tmp_path, tiny_llama(), policy, max_steps=1).train()
+    assert policy.total_batches == 100
 
 
 def test_a_checkpoint_of_another_policy_is_refused(tmp_path):

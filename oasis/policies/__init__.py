@@ -1,7 +1,7 @@
 """Selection methods behind one protocol: `create(name)`, or `register` one of your own."""
 
 from .adapt_inf import AdaptInf
-from .base import SIGNALS, Budget, Policy, Signals, create, names, register, unscored
+from .base import SIGNALS, Budget, Policy, Signals, create, names, outcome, register, unscored
 from .coincide import Coincide
 from .dbp import DBP
 from .divbs import DivBS
@@ -11,8 +11,10 @@ from .greats import Greats
 from .infobatch import InfoBatch
 from .oasis import Oasis
 from .random import Random
+from .resumable import Resumable
 from .selfsup import SelfSup
 from .tive import Tive
+from .valid import finite_rows
 from .vanilla import Vanilla
 
 register("full", Full)
@@ -43,12 +45,15 @@ __all__ = [
     "Oasis",
     "Policy",
     "Random",
+    "Resumable",
     "SelfSup",
     "Signals",
     "Tive",
     "Vanilla",
     "create",
+    "finite_rows",
     "names",
+    "outcome",
     "register",
     "unscored",
 ]

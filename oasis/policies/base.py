@@ -74,7 +74,8 @@ class Policy(Protocol):
     """A selection method. `needs` (a subset of `SIGNALS`) is what must be computed for it; empty
     means that no scoring forward is run. A policy may also have `statistics() -> dict[str, float]`
     with any of "threshold", "mean", "deviation", which the trainer then logs. One that needs
-    "validation" may say how many rows of earlier batches: an int `validation`, default 8.
+    "validation" may say how many rows of earlier batches: an int `validation`, default 8. One whose
+    `total_batches` is None is told the number of candidate batches when a training begins.
     """
 
     name: str
@@ -116,10 +117,18 @@ class Budget:
         self.selected += count
         return count
 
-    def state_dict(self) -> dict[str, int]:
-        return {"candidates": self.candidates, "selected": self.selected}
+    def state_dict(self) -> dict[str, float]:
+        counts = {"candidates": self.candidates, "selected": self.selected}
+        return {"ratio": float(self.ratio), **counts}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from `state`. ValueError where it was saved with another ratio."""
+        # The counts of one ratio would make another stop, or rush, until it has caught up.
+        if state["ratio"] != float(self.ratio):
+            raise ValueError(
+                f"state: saved with ratio={state['ratio']!r}, expected {float(self.ratio)!r} as in "
+                "this policy"
+            )
         self.candidates, self.selected = int(state["candidates"]), int(state["selected"])
 
 

@@ -56,7 +56,7 @@ class DivBS(Resumable):
     residual to begin with; on the Gram matrix alone (pivoted Cholesky), without any gradient. k
     brings the running total to floor(ratio * candidates). Differences: gradients of the last layer
     in full, where the original may subsample their coordinates; a pick is the largest correlation
-    as in the paper's algorithm (one published version draws in proportion to it).
+    as in the paper's algorithm (the authors' code draws in proportion to it).
 
     Args:
         ratio: fraction of the candidates (samples with a label token) to keep, in (0, 1].

@@ -13,7 +13,11 @@ from .base import Signals, eligible, unscored
 
 
 class Full:
-    """Rule: every sample that has a label token. Source: the "full data" row of the paper.
+    """Rule: every sample that has a label token.
+
+    Source: the "full data" row of the paper. Original: train on everything that arrives. Online
+    form: on every candidate of every batch. Difference: none, but that a sample without a label
+    token, which has nothing to train on, is not counted.
 
     Takes `ratio` and `seed` because all policies do; neither has an effect.
     """

@@ -50,7 +50,7 @@ class InfoBatch(Resumable):
         momentum: of the running mean, per batch; the weight of the newest batch is 1 - momentum.
         anneal: share of the batches, at the end, that is not pruned.
         total_batches: candidate batches of the stream; None where it is not known. May be set
-            later, as an attribute.
+            later, as an attribute; the trainer does so where it is None when a training begins.
     """
 
     name = "infobatch"

@@ -17,6 +17,12 @@ class Oasis:
     the redundancy with already picked samples, relative to running statistics of the stream
     (docs/method.md 1 to 4; the paper's SIREN and ORIS). All of it is `oasis.Selector`.
 
+    Original: the paper's equations are `preset="paper"`, the authors' code is `preset="released"`;
+    both are online as they stand, with a fixed threshold, so the ratio comes out as it may. Here,
+    with the default preset: the threshold is steered and the budget never exceeded. Differences of
+    that preset: residual SIREN, the deviation within batches, the largest z of a batch in place of
+    independent draws (docs/method.md 4.1, and docs/defaults.md for why).
+
     Args:
         ratio: fraction of the candidates to keep, in (0, 1].
         seed: seed of the selector's own generator.

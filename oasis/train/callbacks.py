@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_utils import has_length
+
+from oasis.policies import Policy
 
 from .events import Counts, StepState, step_event
 
 
-class SelectionHooks(TrainerCallback):
-    """Leave the parameters alone in a step that selected nothing, and report each step."""
+def candidate_batches(args, state, dataloader) -> int:
+    """How many batches a training of `state.max_steps` steps fetches (on each process). Steps take
+    `gradient_accumulation_steps` of them, the last of an epoch what is left.
+    """
+    each = args.gradient_accumulation_steps
+    if not has_length(dataloader):
+        return state.max_steps * each
+    epochs, rest = divmod(state.max_steps, math.ceil(len(dataloader) / each))
+    return epochs * len(dataloader) + rest * each
 
-    def __init__(self, state: StepState, on_event: Callable[[dict], None] | None):
-        self.step, self.on_event = state, on_event
+
+class SelectionHooks(TrainerCallback):
+    """Tell the policy how long the training is, if it asks; leave the parameters alone in a step
+    that selected nothing; report each step.
+    """
+
+    def __init__(self, policy: Policy, state: StepState, on_event: Callable[[dict], None] | None):
+        self.policy, self.step, self.on_event = policy, state, on_event
+
+    def on_train_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        if getattr(self.policy, "total_batches", 0) is None:
+            self.policy.total_batches = candidate_batches(args, state, train_dataloader)
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         # Adam moves on a zero gradient (momentum, decay) but leaves a parameter without one.

@@ -131,8 +131,6 @@ def run(
         workspace = Workspace(config)
     workspace.check(config)
     stream = workspace.stream(config)
-    if getattr(policy, "total_batches", 0) is None:
-        policy.total_batches = stream.steps
     boundaries = stream.boundaries
     directory = config.directory
     checkpoint, offset = _prepare(directory, config)

@@ -108,7 +108,7 @@ class SelectionMixin:
         # `compute_loss` divides by num_items_in_batch itself, whatever the model does with it.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self._loss_shifts_labels = True
-        self.add_callback(SelectionHooks(self._step, on_event))
+        self.add_callback(SelectionHooks(policy, self._step, on_event))
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(SelectionProgress(self.selection_counts, self._step, task_names))
 
