@@ -1,7 +1,8 @@
 """`python -m bench [siren grad_gram head_gram ...]`: all by default.
 
 `python -m bench readings|redundancy CONFIG.yaml [key=value ...]`: measurements on a real training
-run; `python -m bench stream_tables`: the tables of bench/streams again. See the modules.
+run; `python -m bench held_out_error RUN...`: on finished ones; `python -m bench stream_tables`: the
+tables of bench/streams again. See the modules.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NAMES = (
     "scoring",
     "multimodal",
 )
-ON_A_RUN = ("readings", "redundancy")
+ON_A_RUN = ("readings", "redundancy", "held_out_error")
 ON_REQUEST = ("stream_tables",)  # nothing is measured
 
 

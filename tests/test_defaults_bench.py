@@ -15,7 +15,7 @@ from conftest import assert_relative
 from tiny_text import NAMES, workspace
 
 import oasis
-from bench import probe, readings, redundancy, redundancy_rules
+from bench import held_out_error, probe, readings, redundancy, redundancy_rules
 from bench.__main__ import main
 from bench.probe import ProbingTrainer, plant, restoring
 from bench.real_training import parse, trainer_of
@@ -441,3 +441,13 @@ def test_batches_too_small_to_probe_are_refused(tmp_path):
         redundancy.measure(settings, workspace(settings), probes=1)
     with pytest.raises(ValueError, match="probes: got 0"):
         redundancy.measure(settings, workspace(settings), probes=0)
+
+
+def test_the_standard_error_of_macro_accuracy():
+    mean, variance = held_out_error.macro([(0.5, 5), (1.0, 9)])
+    assert mean == 0.75 and variance == pytest.approx(0.5 * 0.5 / 4 / 4)
+    # Against draws: two answers, 40 and 10 texts, right with probabilities 0.7 and 0.2.
+    rng = np.random.default_rng(0)
+    hits = rng.binomial([40, 10], [0.7, 0.2], size=(20_000, 2)) / [40, 10]
+    estimates = [held_out_error.macro([(a, 40), (b, 10)])[1] for a, b in hits]
+    assert np.mean(estimates) == pytest.approx(hits.mean(axis=1).var(), rel=0.03)
