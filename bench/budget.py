@@ -63,12 +63,14 @@ def grams(informativeness: Tensor, seed: int) -> Tensor:
     return grads @ grads.mT
 
 
-def follow(selector: Selector, raw: Tensor, adjusted: Tensor) -> tuple[Tensor, Tensor]:
-    """(selected per batch [batches] int64, z [batches, n]) of a selector fed with scores."""
+def follow(selector: Selector, raw: Tensor) -> tuple[Tensor, Tensor]:
+    """(selected per batch [batches] int64, z [batches, n]) of a selector fed with scores that are
+    taken as they are.
+    """
     options = selector.preset.options(selector.ratio)
     state = selector.statistics, selector.counters
     valid = torch.ones(raw.shape[1], dtype=torch.bool)
-    steps = [ops.oris_(i, a, valid, *state, *options) for i, a in zip(raw, adjusted, strict=True)]
+    steps = [ops.oris_(i, i, valid, *state, *options) for i in raw]
     return torch.stack([s[2].sum() for s in steps]), torch.stack([s[0] for s in steps])
 
 
@@ -110,7 +112,7 @@ def landing() -> None:
             row = [stream, f"{ratio:.2%}"]
             for preset in PRESETS:
                 plain, siren = (Selector(ratio, preset=preset, seed=seed) for _ in range(2))
-                for selected, _ in (follow(plain, raw, raw), follow_grams(siren, kernels)):
+                for selected, _ in (follow(plain, raw), follow_grams(siren, kernels)):
                     early, late = (deviation(selected, ratio, n) for n in (EARLY, BATCHES))
                     row.append(f"{early:+.1f} / {late:+.2f}")
             rows.append(row)
@@ -127,14 +129,14 @@ def adaptivity() -> None:
         for ratio in RATIOS:
             row = [period, f"{ratio:.2%}"]
             for selected, relative in (
-                follow(Selector(ratio, seed=1), raw, raw),
+                follow(Selector(ratio, seed=1), raw),
                 follow_grams(Selector(ratio, seed=1), kernels),
-                follow(Selector(ratio, seed=1, beta=0.1), raw, raw),
+                follow(Selector(ratio, seed=1, beta=0.1), raw),
             ):
                 offered = factor(fixed(relative, ratio), period)
                 row.append(f"{factor(selected, period):.1f} of {offered:.1f}")
             for preset in PRESETS[1:]:
-                selected, _ = follow(Selector(ratio, preset=preset, seed=1), raw, raw)
+                selected, _ = follow(Selector(ratio, preset=preset, seed=1), raw)
                 late = deviation(selected, ratio, BATCHES)
                 row.append(f"{factor(selected, period):.1f} ({late:+.0f} %)")
             rows.append(row)

@@ -16,7 +16,7 @@ from scipy import stats
 
 from bench.timing import table
 from oasis.report.comparison import p_value
-from oasis.report.comparison_figures import accuracy_ranking
+from oasis.report.comparison_figures import accuracy_ranking, by_ratio
 from oasis.report.results import Variant, Welch, welch
 
 RESULTS = Path(__file__).parent / "streams" / "results"
@@ -39,25 +39,10 @@ def variants(rows: pd.DataFrame) -> list[Variant]:
     ]
 
 
-def contests(found: list[Variant]) -> list[tuple[float, str, list[Variant]]]:
-    """(ratio, order, its variants and full training), the best A_last first."""
-    orders = list(dict.fromkeys(v.order for v in found))
-    ratios = sorted({v.ratio for v in found if v.ratio < 1}, reverse=True)
-    groups = [
-        (ratio, order, [v for v in found if v.order == order and v.ratio in (ratio, 1.0)])
-        for ratio in ratios
-        for order in orders
-    ]
-    return [
-        (ratio, order, sorted(group, key=lambda v: -v.mean("a_last")))
-        for ratio, order, group in groups
-        if group
-    ]
-
-
 def contest(group: list[Variant]) -> list[list[str]]:
+    """Variants of one ratio and order, and full training, the best A_last first."""
     ours = next((v for v in group if v.label == OURS), None)
-    return [_row(v, ours) for v in group]
+    return [_row(v, ours) for v in sorted(group, key=lambda v: -v.mean("a_last"))]
 
 
 def _row(variant: Variant, ours: Variant | None) -> list[str]:
@@ -123,8 +108,9 @@ def run() -> None:
             table("cost, ours = 1", COST, cost(rows))
             continue
         found = variants(rows)
-        for ratio, order, group in contests(found):
-            table(f"{path.stem}, {100 * ratio:g} %, {order}", HEADER, contest(group))
+        for order in dict.fromkeys(v.order for v in found):
+            for ratio, group in by_ratio([v for v in found if v.order == order]):
+                table(f"{path.stem}, {100 * ratio:g} %, {order}", HEADER, contest(group))
         if rows.ratio[rows.ratio < 1].nunique() > 1:
             table(f"{path.stem}, all ratios together", PAIRED, paired(rows))
         if path.stem == "wild":

@@ -163,6 +163,8 @@ def test_the_file(place, tmp_path):
     assert (grid.name, grid.out) == ("wild", "runs/wild")
     assert grid.imports[1] == str(tmp_path / "mine.py")  # whatever folder the command runs in
     assert (grid.cells()[0].config.rank, names(grid)) == (3, ["random-0.25-s5"])
+    grid.save(tmp_path / "elsewhere" / "compare.yaml")
+    assert Grid.load(tmp_path / "elsewhere" / "compare.yaml") == grid
     with pytest.raises(ValueError, match="polices: unknown setting; the nearest is 'policies'"):
         Grid.load(path, ["polices=3"])
 

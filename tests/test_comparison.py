@@ -232,7 +232,7 @@ def test_variants_trained_otherwise_are_another_contest(tmp_path):
 
 def test_components_are_draw_and_redundancy_rule_alone(tmp_path):
     paths = [cell(tmp_path, name, name, 0) for name in ("vanilla", "random", "divbs")]
-    ours = {"siren": "residual", "ridge": 1.0, "draw": "top", "beta": 0.9}  # said, not meant
+    ours = {"siren": "residual", "ridge": 1, "draw": "top", "beta": 0.9}  # said, not meant
     paths.append(cell(tmp_path, "oasis", "oasis", 0, **ours))
     paths.append(cell(tmp_path, "ORIS", "oasis", 0, siren="none"))
     paths.append(cell(tmp_path, "independent", "oasis", 0, draw="bernoulli"))

@@ -82,7 +82,7 @@ def test_the_report_says_what_it_rests_on(dry):
     assert text in printed
     assert text.startswith("# CPU dry run\n") and "the times mean nothing" in text
     for rate in ("copy", "bfloat16 product", "float64 product", "a trivial operator"):
-        assert re.search(rf"{rate} [\d.,e+-]+ ", text), rate  # a loaded machine: 9e-05
+        assert re.search(rf"{rate} [\d.,]+(e[+-]\d+)? ", text), rate  # 9e-05 on a loaded machine
     for operator in ("grad_gram", "head_gram", "siren", "oris"):
         assert f"- {operator}: " in text
 

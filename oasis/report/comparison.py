@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,10 @@ FIGURES: tuple[tuple[str, Callable, str, str, bool], ...] = (
 PARTS = ("siren", "ridge", "draw", "temperature")  # options that are parts of the method
 
 
-def write(runs: Sequence[Run], out: str | Path, title: str = "Policies compared") -> Path:
+def write(runs: Sequence[Run], out: str | Path, title: str | None = None) -> Path:
     """Write the page to `out`, and beside it each figure as `figures`/*.png and the numbers as
-    results.parquet, results.csv (one row per run) and results.json (means, tests).
+    results.parquet, results.csv (one row per run) and results.json (means, tests). `title`: of the
+    page, None for a general one.
     """
     out = Path(out)
     (out.parent / "figures").mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def write(runs: Sequence[Run], out: str | Path, title: str = "Policies compared"
     filters = {"points": points, "p_value": p_value, "decimals": decimals}
     template = html.load_template("comparison.html.j2", **filters)
     page = template.render(
-        title=title,
+        title=title or "Policies compared",
         facts=html.facts(runs),
         tiles=tiles(found),
         bands=bands(found),
@@ -200,24 +201,18 @@ def components(found: Sequence[Variant]) -> dict | None:
     ours = ours_among(here)
     if ours is None:
         return None
-    rest = {k: v for k, v in ours.told().items() if k not in PARTS}
-    parts = [
-        v
-        for v in here
-        if v.settings == ours.settings
-        and (
-            v.policy in ("vanilla", "random")
-            or (
-                v.policy == "oasis"
-                and {k: o for k, o in v.told().items() if k not in PARTS} == rest
-            )
-        )
-    ]
+
+    def rest(variant: Variant) -> dict[str, Any]:
+        return {name: o for name, o in variant.told().items() if name not in PARTS}
+
+    alike = [v for v in here if v.settings == ours.settings]
+    parts = [v for v in alike if v.policy in ("vanilla", "random")]
+    parts += [v for v in alike if v.policy == "oasis" and rest(v) == rest(ours)]
     if len({v.label for v in parts}) < 2:
         return None
     ratios = sorted({v.ratio for v in parts}, reverse=True)
     rank = {"random": 0, "vanilla": 1, "oasis": 2}
-    parts.sort(key=lambda v: (rank[v.policy], ours is not None and v.label == ours.label))
+    parts.sort(key=lambda v: (rank[v.policy], v.label == ours.label))
     labels = dict.fromkeys(v.label for v in parts)
     rows = []
     for label in labels:
@@ -236,32 +231,39 @@ def options(found: Sequence[Variant]) -> list[dict]:
     (the ridge is part of the redundancy rule "residual").
     """
     result = []
-    by: dict[tuple, list[Variant]] = {}
-    for variant in found:
-        told = json.dumps(variant.settings, sort_keys=True)
-        by.setdefault((variant.policy, variant.ratio, variant.order, told), []).append(variant)
-    for (policy, ratio, *_), group in by.items():
-        for name in dict.fromkeys(key for v in group for key in v.told()):
-            base: dict[str, list[Variant]] = {}
-            for variant in group:
-                rest = {k: o for k, o in variant.told().items() if k != name}
-                if name == "siren":
-                    rest.pop("ridge", None)
-                base.setdefault(json.dumps(rest, sort_keys=True), []).append(variant)
-            for rest, same in base.items():
-                values = [v.told().get(name, "default") for v in same]
-                if len(set(map(str, values))) < 2:
-                    continue
-                order = sorted(range(len(same)), key=lambda k: (str(type(values[k])), values[k]))
-                rows = [
-                    [values[k], _score(same[k], "a_last"), _score(same[k], "a_avg"),
-                     html.percent(same[k].mean("realised_ratio"), 2)] for k in order
-                ]  # fmt: skip
-                title = f"{policy}: {name}"
-                caption = f"At {100 * ratio:g} % of the samples{_given(policy, rest)}."
-                columns = [name, "A_last", "A_avg", "ratio"]
-                result.append(_table(title, caption, columns, rows))
+    for contest in results.contests(found):
+        for policy in dict.fromkeys(v.policy for v in contest):
+            group = [v for v in contest if v.policy == policy]
+            for name in dict.fromkeys(key for v in group for key in v.told()):
+                result += _option(name, group)
     return result
+
+
+def _option(name: str, group: Sequence[Variant]) -> Iterator[dict]:
+    """Tables of one option of one policy, one for each choice of the others."""
+    base: dict[str, list[tuple[Any, Variant]]] = {}
+    for variant in group:
+        rest = dict(variant.told())
+        value = rest.pop(name, "default")
+        if name == "siren":
+            rest.pop("ridge", None)
+        base.setdefault(json.dumps(rest, sort_keys=True), []).append((value, variant))
+    for rest, same in base.items():
+        if len({str(value) for value, _ in same}) < 2:
+            continue
+        same.sort(key=lambda pair: _numbers_first(pair[0]))
+        rows = [
+            [value, _score(v, "a_last"), _score(v, "a_avg"),
+             html.percent(v.mean("realised_ratio"), 2)] for value, v in same
+        ]  # fmt: skip
+        policy, ratio = group[0].policy, group[0].ratio
+        caption = f"At {100 * ratio:g} % of the samples{_given(policy, rest)}."
+        yield _table(f"{policy}: {name}", caption, [name, "A_last", "A_avg", "ratio"], rows)
+
+
+def _numbers_first(value: Any) -> tuple[bool, float, str]:
+    number = isinstance(value, int | float)
+    return not number, value if number else 0.0, str(value)
 
 
 def _given(policy: str, rest: str) -> str:

@@ -278,8 +278,10 @@ def qq(found: Sequence[Variant]) -> Figure | None:
     others = [v for _, contest in contests for v in contest if all(v is not o for o in ours)]
     shown = []
     for variant in [*ours, *others]:
+        if len(shown) == MOST_QQ:
+            break
         z = np.array([value for run in variant.runs for value in run.relative()])
-        if len(z) > 1 and len(shown) < MOST_QQ:
+        if len(z) > 1:
             shown.append((variant, np.sort(z)))
     if not shown:
         return None

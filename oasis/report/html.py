@@ -106,7 +106,7 @@ def write(run_dirs: Iterable[str | Path] | str | Path, out: str | Path = "report
     if name is not None or is_comparison(runs):
         from oasis.report import comparison
 
-        return comparison.write(runs, out, *([name] if name is not None else []))
+        return comparison.write(runs, out, name)
     page = render(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")

@@ -206,8 +206,8 @@ def contests(found: Iterable[Variant]) -> list[list[Variant]]:
 
 def main_settings(found: Iterable[Variant]) -> dict[str, Any]:
     """The settings that most variants were trained with, of several the first."""
-    known = [json.dumps(variant.settings, sort_keys=True) for variant in found]
-    return json.loads(max(dict.fromkeys(known), key=known.count, default="{}"))
+    known = [variant.settings for variant in found]
+    return max(known, key=known.count, default={})
 
 
 def told(policy: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -219,6 +219,9 @@ def told(policy: str, options: dict[str, Any]) -> dict[str, Any]:
     preset = dataclasses.asdict(PRESETS[options.get("preset", DEFAULT_PRESET)])
     values = {"metric": "fisher", **preset, **options}
     values.pop("preset", None)
+    for name, value in preset.items():
+        if isinstance(value, float):
+            values[name] = float(values[name])  # a file's 1 is 1.0
     if values["siren"] != "residual":
         del values["ridge"]
     return values

@@ -122,9 +122,8 @@ def spent(
         items = [texts[item] for item in event["item"]]
         chosen = [text for text, kept in zip(items, event["selected"], strict=True) if kept]
         if needs:
-            further = validation if "validation" in needs else 0
-            scoring += _frozen(shape, items, met, further)
-            scoring += _scoring(shape, items, needs, further, layer)
+            scoring += _frozen(shape, items, met, validation)
+            scoring += _scoring(shape, items, needs, validation, layer)
             if shape.cached and "features_multi" in needs:
                 scoring += _frozen(shape, items, averaged)
         if chosen:
