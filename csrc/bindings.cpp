@@ -181,6 +181,7 @@ void head_block(bool float64, const py::kwargs& k) {
   b.gathers = pointer<void>(k, "gathers");
   b.distinct = field<int64_t>(k, "distinct");
   b.peak = pointer<double>(k, "peak");
+  b.ridge = pointer<double>(k, "ridge");
   b.maximum = pointer<double>(k, "maximum");
   b.label_logit = pointer<double>(k, "label_logit");
   b.sum = pointer<double>(k, "sum");
@@ -191,11 +192,9 @@ void head_block(bool float64, const py::kwargs& k) {
   kernels().head_block(b, float64);
 }
 
-void head_rescale(Address products, Address gathers, Address factor, int64_t tokens,
-                  int64_t distinct, bool float64) {
+void head_rescale(Address products, Address factor, int64_t tokens, bool float64) {
   py::gil_scoped_release unlocked;
-  kernels().head_rescale(at<void>(products), at<void>(gathers), at<const double>(factor), tokens,
-                         distinct, float64);
+  kernels().head_rescale(at<void>(products), at<const double>(factor), tokens, float64);
 }
 
 void head_reduce(bool float64, const py::kwargs& k) {

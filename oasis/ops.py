@@ -318,7 +318,7 @@ _define(
 
 @_implement("head_partial", "CPU", "CUDA")
 def _(*arguments) -> tuple[Tensor, ...]:
-    """Sums over a part of the vocabulary, which begins at `first`: T x T, T x labels, 6 x T."""
+    """Sums over a part of the vocabulary, which begins at `first`: T x T, T x labels, 7 x T."""
     return head_partial_blocks(*arguments[:9], first=arguments[9])
 
 
@@ -329,7 +329,7 @@ def _(hidden, weight, labels, sample, num_samples, *options):
     work = torch.promote_types(hidden.dtype, torch.float32)
     shapes = (tokens, tokens), (tokens, tokens), (tokens, distinct)
     sums = [hidden.new_empty(shape, dtype=work) for shape in shapes]
-    token = hidden.new_empty((6, tokens), dtype=torch.float64)
+    token = hidden.new_empty((7, tokens), dtype=torch.float64)
     return *sums, token, labels.new_empty(tokens), labels.new_empty(num_samples)
 
 
