@@ -29,7 +29,7 @@ from torch import Tensor, nn
 import oasis
 from bench import device_rivals as rivals
 from bench.timing import show
-from oasis import _core, ops
+from oasis import _core, doctor
 
 SUBSET_FLOPS = 12  # float64, per subset of exact SIREN: two Newton steps of 1 / sqrt, sums
 LAYERS = 32  # of the 8B shape
@@ -405,7 +405,7 @@ def report(bench: Bench, seconds: float, tests: str) -> str:
     kernels = (
         f"CUDA kernels for {info['cuda_architectures']}" if info["cuda"] else "no CUDA kernels"
     )
-    backends = ops.backends(device.type).items()
+    backends = doctor.backends(device.type).items()
     rates = {name: f"{bench.rate[d] / 1e12:,.3g} TFLOP/s" for name, d in TYPES.items()}
     lines = [
         f"# {card(device)}",

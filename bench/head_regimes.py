@@ -1,4 +1,4 @@
-"""The regimes of head_gram over a grid: does the cost model (oasis/head_cost.py) pick well?
+"""The regimes of head_gram over a grid: does the cost model (oasis/gram/cost.py) pick well?
 
 Prints every time, what "auto" takes and how far that is from the best (of the exact regimes, and of
 all three from N = 1024 on, as in `pick`), and fits the model's two constants to the table.
@@ -11,7 +11,8 @@ import time
 import torch
 
 from bench.timing import interleaved, show, table
-from oasis import head_cost, head_gram
+from oasis import head_gram
+from oasis.gram import cost
 
 ALLOWED = 1.15
 GRID = [
@@ -34,11 +35,11 @@ def times(shape, rounds: int = 3) -> dict[str, float]:
     """CPU seconds per regime; one hopeless by the model (4 x the best estimate) is not run."""
     x = inputs(*shape)
     keys = dict(zip(("tokens", "width", "vocabulary", "samples"), shape, strict=True))
-    estimate = {m: head_cost.seconds(m, **keys) for m in head_cost.METHODS}
+    estimate = {m: cost.seconds(m, **keys) for m in cost.METHODS}
     limit = 4 * min(estimate.values())
     functions = {
         m: lambda m=m: head_gram(*x, num_samples=shape[3], method=m)
-        for m in head_cost.METHODS
+        for m in cost.METHODS
         if estimate[m] <= limit
     }
     return {m: min(t) for m, t in interleaved(functions, rounds, clock=time.process_time).items()}
@@ -50,7 +51,7 @@ def fit(measured) -> tuple[float, float]:
     for shape, seconds in measured:
         keys = dict(zip(("tokens", "width", "vocabulary", "samples"), shape, strict=True))
         for m, s in seconds.items():
-            rows.append([x / s for x in head_cost.work(m, **keys)])
+            rows.append([x / s for x in cost.work(m, **keys)])
     a = torch.tensor(rows, dtype=torch.float64)
     size = a.abs().amax(0)
     x = torch.linalg.lstsq(a / size, torch.ones(len(a), 1, dtype=torch.float64)).solution[:, 0]
@@ -62,14 +63,14 @@ def run() -> None:
     for shape in GRID:
         seconds = times(shape)
         measured.append((shape, seconds))
-        picked = head_cost.pick(*shape, 4096, "cpu")
-        allowed = [m for m in seconds if m != "sketch" or shape[3] >= head_cost.SKETCH_SAMPLES]
+        picked = cost.pick(*shape, 4096, "cpu")
+        allowed = [m for m in seconds if m != "sketch" or shape[3] >= cost.SKETCH_SAMPLES]
         best = min(allowed, key=seconds.get)
         over = seconds[picked] / seconds[best]
         worst = max(worst, over)
-        cells = [show(seconds[m]) if m in seconds else "-" for m in head_cost.METHODS]
+        cells = [show(seconds[m]) if m in seconds else "-" for m in cost.METHODS]
         rows.append([*shape, *cells, picked, f"{over:.2f}"])
-    table("head_gram regimes", ["T", "D", "V", "N", *head_cost.METHODS, "auto", "over best"], rows)
+    table("head_gram regimes", ["T", "D", "V", "N", *cost.METHODS, "auto", "over best"], rows)
     flops, traffic = fit(measured)
     print(f"\nworst pick {worst:.2f} x the best (allowed {ALLOWED})")
     print(f"constants that fit this table: {flops:.3g} flops/s, {traffic:.3g} bytes/s")

@@ -7,8 +7,6 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from oasis import head_cost
-
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -45,80 +43,3 @@ def check_float(name: str, tensor: Tensor) -> None:
         )
     if tensor.layout != torch.strided:
         raise TypeError(f"{name}: got layout {tensor.layout}, expected a dense (strided) tensor")
-
-
-def check_head(
-    hidden, weight, labels, sample, num_samples, bias, softcap, scale, vocab_range
-) -> None:
-    """The head and its tokens."""
-    check_float("hidden", hidden)
-    check_float("weight", weight)
-    if hidden.ndim != 2 or hidden.shape[1] == 0:
-        raise ValueError(f"hidden: got shape {list(hidden.shape)}, expected [T, D]")
-    tokens, width = hidden.shape
-    if weight.ndim != 2 or weight.shape[1] != width or weight.shape[0] == 0:
-        raise ValueError(
-            f"weight: got shape {list(weight.shape)}, expected [V, {width}] to match hidden"
-        )
-    vocabulary = weight.shape[0]
-    if weight.dtype != hidden.dtype:
-        raise TypeError(f"weight: got dtype {weight.dtype}, expected {hidden.dtype} as hidden")
-    for name, value in (("labels", labels), ("sample", sample)):
-        if not isinstance(value, Tensor) or value.dtype != torch.int64:
-            got = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise TypeError(f"{name}: got {got}, expected an int64 tensor [{tokens}]")
-        if value.shape != (tokens,):
-            raise ValueError(f"{name}: got shape {list(value.shape)}, expected [{tokens}]")
-    if bias is not None:
-        check_float("bias", bias)
-        if bias.shape != (vocabulary,):
-            raise ValueError(f"bias: got shape {list(bias.shape)}, expected [{vocabulary}]")
-    for name, value in (("weight", weight), ("labels", labels), ("sample", sample), ("bias", bias)):
-        if value is not None and value.device != hidden.device:
-            raise ValueError(f"{name}: got device {value.device}, expected {hidden.device}")
-    check_count("num_samples", num_samples, 1)
-    infinity = float("inf")
-    if softcap is not None:
-        check_number("softcap", softcap, 5e-324, infinity, "a finite number > 0 or None")
-    check_number("scale", scale, -infinity, infinity, "a finite number")
-    outside = (sample < 0) | (sample >= num_samples)
-    if outside.any():
-        at = int(outside.nonzero()[0])
-        raise ValueError(
-            f"sample: got {int(sample[at])} at position {at}, expected 0 to {num_samples - 1}"
-        )
-    end = vocabulary
-    if vocab_range is not None:
-        _check_range(vocab_range, vocabulary)
-        end = 1 << 62  # the whole head's size is known to merge alone
-    outside = ((labels < 0) & (labels != -100)) | (labels >= end)
-    if outside.any():
-        at = int(outside.nonzero()[0])
-        raise ValueError(
-            f"labels: got {int(labels[at])} at position {at} (sample {int(sample[at])}), expected "
-            f"0 to {end - 1}, or -100 to ignore the position"
-        )
-
-
-def check_method(method, reduction, sketch_dim, seed, vocab_range) -> None:
-    """The options of the computation."""
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction: got {reduction!r}, expected 'mean' or 'sum'")
-    if method not in (*head_cost.METHODS, "auto"):
-        expected = ", ".join((*head_cost.METHODS, "auto"))
-        raise ValueError(f"method: got {method!r}, expected one of {expected}")
-    if vocab_range is not None and method not in ("ghost", "auto"):
-        raise ValueError(f"method: got {method!r} with vocab_range, expected 'ghost' or 'auto'")
-    check_count("sketch_dim", sketch_dim, 16)
-    check_count("seed", seed)
-
-
-def _check_range(vocab_range, rows: int) -> None:
-    good = isinstance(vocab_range, tuple) and len(vocab_range) == 2
-    good = good and all(isinstance(end, int) for end in vocab_range)
-    if not good or not 0 <= vocab_range[0] < vocab_range[1]:
-        raise ValueError(
-            f"vocab_range: got {vocab_range!r}, expected (first, last), 0 <= first < last"
-        )
-    if vocab_range[1] - vocab_range[0] != rows:
-        raise ValueError(f"vocab_range: got {vocab_range} for a weight of {rows} rows")

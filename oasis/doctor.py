@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 import oasis
-from oasis import _core, ops
+from oasis import _core, cuda, ops
+from oasis.gram.backends.choice import describe as describe_head
 
 TRAIN_EXTRA = (
     *("transformers", "peft", "accelerate", "safetensors", "sentencepiece", "gguf"),
@@ -55,7 +56,7 @@ def report() -> dict:
         "devices": _devices(),
         "threads": _threads(),
         "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
-        "backends": {device: ops.backends(device) for device in DEVICE_TYPES},
+        "backends": {device: backends(device) for device in DEVICE_TYPES},
         "self_check": self_check(),
     }
     return found | {"notes": _notes(found)}
@@ -190,3 +191,28 @@ def _notes(found: dict) -> list[str]:
     if isa and isa not in known:
         notes.append(f"OASIS_ISA is {isa!r}, expected one of {', '.join(known)}")
     return notes
+
+
+def backends(device_type: str) -> dict[str, tuple[str, str]]:
+    """Which backend each operator takes on `device_type` ("cpu" or "cuda"), and why."""
+    if device_type == "cpu":
+        cpu = ops.siren_backend("cpu")
+        compiled = (cpu, "compiled core; instruction set chosen for this processor")
+        head = describe_head("cpu")
+        return {
+            "grad_gram": compiled,
+            "head_gram": (f"{cpu} + torch GEMM", head[1]) if head[0] == "compiled" else head,
+            "siren": compiled,
+            "oris": compiled,
+        }
+    without = "this build has no CUDA kernels (OASIS_CUDA=ON insists on them)"
+    built = f"compiled for {_core.build_info()['cuda_architectures']}"
+    copied = f"N x N copied; {without}"
+    one = f"{built}; one launch with ORIS up to N = {cuda.ONE_LAUNCH}"
+    name = ops.siren_backend("cuda")
+    return {
+        "grad_gram": ("CUDA", built) if cuda.BUILT else ("torch", f"chunked GEMM; {without}"),
+        "head_gram": describe_head("cuda"),
+        "siren": (name, one if cuda.BUILT else copied),
+        "oris": (name, built if cuda.BUILT else copied),
+    }

@@ -1,4 +1,5 @@
-"""Every operator: its schema, its fake (shape) kernel and its implementation per device.
+"""Every operator: its schema, its fake (shape) kernel and, but for the output head's
+(`oasis.gram.operators`), its implementation per device.
 
 The compiled core takes raw addresses. They are hidden inside opaque `torch.library` operators, so
 that tracing and fake tensors never see one. Arguments are checked by the public functions
@@ -12,8 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from oasis import _core, cuda, head_backend
-from oasis.head import head_gram_blocks, head_merge_blocks, head_partial_blocks
+from oasis import _core, cuda
 
 # Not torch.library.custom_op: its first call imports the compiler stack, seconds of it.
 _library = torch.library.Library("oasis", "DEF")
@@ -23,7 +23,7 @@ def _define(schema: str) -> None:
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def _implement(name: str, *keys: str) -> Callable:
+def implement(name: str, *keys: str) -> Callable:
     """Registers a function as the implementation of `name` for dispatch keys "CPU", "CUDA"."""
 
     def register(function: Callable) -> Callable:
@@ -48,7 +48,7 @@ def _dtype_name(tensor: Tensor) -> str:
 _define("grad_gram(Tensor[] grads) -> Tensor")
 
 
-@_implement("grad_gram", "CPU")
+@implement("grad_gram", "CPU")
 def _(grads: Sequence[Tensor]) -> Tensor:
     """Gram matrix [N, N] (float64) of per-sample gradients, one tensor [N, ...] per parameter."""
     n = grads[0].shape[0]
@@ -83,7 +83,7 @@ def _(grads: Sequence[Tensor]) -> Tensor:
     return grads[0].new_empty((n, n), dtype=torch.float64)
 
 
-@_implement("grad_gram", "CUDA")
+@implement("grad_gram", "CUDA")
 def _(grads: Sequence[Tensor]) -> Tensor:
     if cuda.BUILT:
         return cuda.grad_gram(grads)
@@ -107,7 +107,7 @@ _define(
 )
 
 
-@_implement("siren", "CPU")
+@implement("siren", "CPU")
 def _siren(
     gram: Tensor,
     valid: Tensor,
@@ -156,7 +156,7 @@ def _(gram, valid, floor, method, ridge, informativeness=None):
     return gram.new_empty(n), gram.new_empty(n, dtype=torch.int64)
 
 
-@_implement("siren", "CUDA")
+@implement("siren", "CUDA")
 def _siren_cuda(
     gram: Tensor,
     valid: Tensor,
@@ -184,7 +184,7 @@ _define(
 )
 
 
-@_implement("oris_", "CPU")
+@implement("oris_", "CPU")
 def _oris_(
     informativeness: Tensor,
     adjusted: Tensor,
@@ -233,7 +233,7 @@ def _(informativeness, adjusted, valid, statistics, counters, *options):
     return torch.empty_like(like), torch.empty_like(like), torch.empty_like(like, dtype=torch.bool)
 
 
-@_implement("oris_", "CUDA")
+@implement("oris_", "CUDA")
 def _oris_cuda(informativeness, adjusted, valid, statistics, counters, *options):
     if cuda.BUILT:
         return cuda.oris_(informativeness, adjusted, valid, statistics, counters, *options)
@@ -255,7 +255,7 @@ _define(
 )
 
 
-@_implement("siren_oris_", "CPU")
+@implement("siren_oris_", "CPU")
 def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
     """From Gram matrix to mask: adjusted and order as `siren`, then what `oris_` returns."""
     adjusted, order = _siren(gram, valid, floor, method, ridge)
@@ -270,7 +270,7 @@ def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, 
     return tuple(gram.new_empty(n, dtype=dtype) for dtype in types)
 
 
-@_implement("siren_oris_", "CUDA")
+@implement("siren_oris_", "CUDA")
 def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
     state = statistics, counters
     if cuda.BUILT and method in cuda.RULES and gram.shape[0] <= cuda.ONE_LAUNCH:
@@ -291,14 +291,6 @@ _define(
 )
 
 
-@_implement("head_gram", "CPU", "CUDA")
-def _(*arguments) -> tuple[Tensor, ...]:
-    """(gram [N, N], loss, entropy, el2n, correct, tokens [N]) of the output head's gradients."""
-    problem, options = arguments[:9], arguments[9:]
-    names = ("method", "sketch_dim", "seed")
-    return head_gram_blocks(*problem, **dict(zip(names, options, strict=False)))
-
-
 def _per_sample(like: Tensor, n: int) -> tuple[Tensor, ...]:
     real = [like.new_empty(s, dtype=torch.float64) for s in ((n, n), (n,), (n,), (n,))]
     return *real, *(like.new_empty((n,), dtype=torch.int64) for _ in range(2))
@@ -314,12 +306,6 @@ _define(
     "Tensor? bias, float softcap, float scale, bool mean, int first) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-
-
-@_implement("head_partial", "CPU", "CUDA")
-def _(*arguments) -> tuple[Tensor, ...]:
-    """Sums over a part of the vocabulary, which begins at `first`: T x T, T x labels, 7 x T."""
-    return head_partial_blocks(*arguments[:9], first=arguments[9])
 
 
 @_fake("head_partial")
@@ -338,13 +324,6 @@ _define(
     "Tensor tokens, float softcap, float scale, bool mean) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-
-
-@_implement("head_merge", "CPU", "CUDA")
-def _(*arguments) -> tuple[Tensor, ...]:
-    """Outputs as of `head_gram` from the parts of the vocabulary."""
-    outputs = head_merge_blocks(*arguments)
-    return *outputs[:-1], outputs[-1].clone()  # an output may not be an input
 
 
 @_fake("head_merge")
@@ -369,28 +348,3 @@ def siren_backend(device_type: str) -> str:
     if device_type == "cpu":
         return f"C++ ({_ISA})"
     return "CUDA" if cuda.BUILT else f"C++ on the CPU ({_ISA})"
-
-
-def backends(device_type: str) -> dict[str, tuple[str, str]]:
-    """Which backend each operator takes on `device_type` ("cpu" or "cuda"), and why."""
-    if device_type == "cpu":
-        cpu = siren_backend("cpu")
-        compiled = (cpu, "compiled core; instruction set chosen for this processor")
-        head = head_backend.describe("cpu")
-        return {
-            "grad_gram": compiled,
-            "head_gram": (f"{cpu} + torch GEMM", head[1]) if head[0] == "compiled" else head,
-            "siren": compiled,
-            "oris": compiled,
-        }
-    without = "this build has no CUDA kernels (OASIS_CUDA=ON insists on them)"
-    built = f"compiled for {_core.build_info()['cuda_architectures']}"
-    copied = f"N x N copied; {without}"
-    one = f"{built}; one launch with ORIS up to N = {cuda.ONE_LAUNCH}"
-    name = siren_backend("cuda")
-    return {
-        "grad_gram": ("CUDA", built) if cuda.BUILT else ("torch", f"chunked GEMM; {without}"),
-        "head_gram": head_backend.describe("cuda"),
-        "siren": (name, one if cuda.BUILT else copied),
-        "oris": (name, built if cuda.BUILT else copied),
-    }

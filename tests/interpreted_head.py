@@ -26,7 +26,8 @@ from test_head_gram import METRICS, confident, problem
 from test_head_peaks import assert_right
 
 import oasis
-from oasis import head_backend, reference
+from oasis import reference
+from oasis.gram.backends import choice as head_backend
 
 # E in one float16 plane: |error of E_t . E_s| <= 2 u |E_t| |E_s| + .., u = 2^-11 the roundoff, and
 # |delta|^2 >= 2 |E|^2 where no soft cap bends the label's column (bench/NOTES-head-gram-gpu.md).

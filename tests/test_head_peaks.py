@@ -14,7 +14,9 @@ from peaked_heads import VOCABULARY, peaked_head
 from test_vocabulary import parts
 
 import oasis
-from oasis import head_instantiate, head_problem, head_sketch, reference
+from oasis import reference
+from oasis.gram import problem
+from oasis.gram.regimes import instantiate, sketch
 
 BACKENDS = ("compiled", "torch")
 BLOCK = 1 << 13  # numbers in a block of logits here
@@ -23,16 +25,16 @@ BLOCK = 1 << 13  # numbers in a block of logits here
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of some 250 columns; gives the list of those visited."""
-    for module in (head_problem, head_instantiate, head_sketch):
+    for module in (problem, instantiate, sketch):
         monkeypatch.setattr(module, "BLOCK_ELEMENTS", BLOCK)
-    visited, blocks = [], head_problem.Problem.blocks
+    visited, blocks = [], problem.Problem.blocks
 
     def counted(self, hidden, size):
         for first, logits in blocks(self, hidden, size):
             visited.append(first)
             yield first, logits
 
-    monkeypatch.setattr(head_problem.Problem, "blocks", counted)
+    monkeypatch.setattr(problem.Problem, "blocks", counted)
     return visited
 
 
@@ -135,7 +137,7 @@ def test_a_sketch_does_not_depend_on_the_blocks(dtype, softcap, backend, small_b
     got = oasis.head_gram(**arguments, method="sketch", sketch_dim=64)
     assert len(set(small_blocks)) >= 5
     small_blocks.clear()
-    monkeypatch.setattr(head_problem, "BLOCK_ELEMENTS", 1 << 22)
+    monkeypatch.setattr(problem, "BLOCK_ELEMENTS", 1 << 22)
     whole = oasis.head_gram(**(peaked_head(tokens_per_sample=4) | {"softcap": softcap}),
                             method="sketch", sketch_dim=64)  # fmt: skip
     assert set(small_blocks) == {0}
@@ -190,7 +192,7 @@ def test_any_places_and_heights(tokens, softcap, method):
         "softcap": softcap,
     }
     with pytest.MonkeyPatch.context() as patch:
-        for module in (head_problem, head_instantiate):
+        for module in (problem, instantiate):
             patch.setattr(module, "BLOCK_ELEMENTS", BLOCK // 4)
         got = oasis.head_gram(**arguments, method=method)
     assert_right(got, reference.head_gram(**arguments), 1e-5)

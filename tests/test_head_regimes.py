@@ -8,9 +8,8 @@ from conftest import assert_relative, cosine_scaled, head_arguments, vectors
 from test_head_gram import METRICS, confident, plain_gram, problem
 
 import oasis
-from oasis import head_torch, reference
-from oasis.head import head_gram_blocks
-from oasis.head_cost import METHODS, SKETCH_SAMPLES, pick
+from oasis import reference
+from oasis.gram.cost import METHODS, SKETCH_SAMPLES, pick
 
 
 def assert_same(got, want, rtol, gram_rtol=None):
@@ -105,13 +104,10 @@ def test_repeats_all_masked_and_rows_without_labels(method, generator):
 def test_plain_torch_epilogue(method, generator, monkeypatch):
     # What other devices run: the same regimes around the epilogue in plain torch.
     arguments = problem(generator, lengths=[9, 4, 12], d=5, v=9001, sharpness=3.0)
-    positional = (*arguments.values(), None, 4.0, 1.5, True)
-    want = head_gram_blocks(*positional, method=method)
-    monkeypatch.setattr("oasis.head._Compiled", head_torch.Epilogue)
-    got = head_gram_blocks(*positional, method=method)
-    assert cosine_scaled(got[0] - want[0], want[0]).max() < 1e-12
-    for a, b in zip(got[1:], want[1:], strict=True):
-        assert_relative(a, b, 1e-12)
+    arguments |= {"softcap": 4.0, "scale": 1.5, "method": method}
+    want = oasis.head_gram(**arguments)
+    monkeypatch.setenv("OASIS_HEAD_BACKEND", "torch")
+    assert_same(oasis.head_gram(**arguments), want, 1e-12)
 
 
 @pytest.mark.parametrize("dim", [64, 300])
@@ -141,7 +137,7 @@ def test_sketch_is_unbiased_with_the_stated_error(dim, kind, generator):
 @pytest.mark.parametrize("slope", [60.0, -60.0])
 def test_sketch_follows_the_running_maximum(slope, generator, monkeypatch):
     # A sketch so wide that nothing collides is exact, whatever the peaks do between blocks.
-    monkeypatch.setattr("oasis.head_problem.BLOCK_ELEMENTS", 1 << 12)
+    monkeypatch.setattr("oasis.gram.problem.BLOCK_ELEMENTS", 1 << 12)
     arguments = problem(generator, lengths=[3, 2], d=4, v=2000, masked=0)
     arguments["weight"][:, 0] = torch.linspace(0, slope, 2000)
     arguments["hidden"][:, 0] = 1.0
@@ -157,7 +153,7 @@ def test_sketch_follows_the_running_maximum(slope, generator, monkeypatch):
 
 
 def test_sketch_spans_several_chunks_of_tokens(generator, monkeypatch):
-    monkeypatch.setattr("oasis.head_sketch.chunk_tokens", lambda dim: 5)
+    monkeypatch.setattr("oasis.gram.regimes.sketch.chunk_tokens", lambda dim: 5)
     arguments = problem(generator, lengths=[3, 0, 2, 9, 0, 1, 4], d=6, v=500)
     got = oasis.head_gram(**arguments, method="sketch", sketch_dim=64, seed=3)
     monkeypatch.undo()

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
 import oasis
-from oasis import ops
+from oasis import doctor
 
 TESTS = (
     "test_schema",
@@ -136,7 +136,7 @@ def test_compiled_graph_equals_eager(generator):
 
 def test_backends_name_every_operator():
     for device in ("cpu", "cuda"):
-        assert set(ops.backends(device)) >= {"grad_gram", "head_gram", "siren"}
+        assert set(doctor.backends(device)) >= {"grad_gram", "head_gram", "siren"}
 
 
 @pytest.mark.parametrize("method", ["exact", "residual"])

@@ -21,7 +21,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import oasis
-from oasis import head_backend, head_torch, ops
+from oasis import doctor
+from oasis.gram.backends import choice as head_backend
+from oasis.gram.backends import plain
 
 HERE = Path(__file__).resolve().parent
 BINARIES = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -188,7 +190,7 @@ def test_choice_by_device_and_type(asked):
         assert head_backend.choose(CUDA, dtype)[0] == "triton"
     name, why = head_backend.choose(CUDA, torch.float64)
     assert name == "torch" and "float64" in why
-    assert ops.backends("cuda")["head_gram"][0] == "Triton + torch GEMM"
+    assert doctor.backends("cuda")["head_gram"][0] == "Triton + torch GEMM"
 
 
 def test_without_triton_torch_takes_over_and_says_so(asked, monkeypatch, caplog):
@@ -197,7 +199,7 @@ def test_without_triton_torch_takes_over_and_says_so(asked, monkeypatch, caplog)
     for _ in range(2):
         name, why = head_backend.choose(CUDA)
         assert name == "torch" and "Triton is not installed" in why
-    assert ops.backends("cuda")["head_gram"] == ("torch", why)
+    assert doctor.backends("cuda")["head_gram"] == ("torch", why)
     assert caplog.text.count("Triton is not installed") == 1
 
 
@@ -206,7 +208,7 @@ def test_a_choice_that_cannot_be_honoured_raises(asked, monkeypatch, generator):
     asked("triton")
     with pytest.raises(RuntimeError, match="OASIS_HEAD_BACKEND=triton.*TRITON_INTERPRET=1"):
         oasis.head_gram(**arguments)
-    assert ops.backends("cpu")["head_gram"][0] == "none"  # the doctor tells, and does not fall
+    assert doctor.backends("cpu")["head_gram"][0] == "none"  # the doctor tells, and does not fall
     monkeypatch.setattr(head_backend, "_triton_installed", lambda: False)
     with pytest.raises(RuntimeError, match="OASIS_HEAD_BACKEND=triton: Triton is not installed"):
         head_backend.choose(CUDA)
@@ -220,9 +222,9 @@ def test_torch_on_request(asked, monkeypatch, generator):
     want = oasis.head_gram(**arguments)
     asked("torch")
     calls = []
-    block = head_torch.Epilogue.block
+    block = plain.Epilogue.block
     monkeypatch.setattr(
-        head_torch.Epilogue, "block", lambda *a: calls.append(1) or block(*a)
+        plain.Epilogue, "block", lambda *a: calls.append(1) or block(*a)
     )  # fmt: skip
     got = oasis.head_gram(**arguments)
     assert calls and cosine_scaled(got.gram - want.gram, want.gram).max() < 1e-12

@@ -1,7 +1,7 @@
-"""The epilogue of `head_gram` in Triton: same interface as `oasis.head_torch.Epilogue`.
+"""The epilogue of `head_gram` in Triton: an `oasis.gram.backends.epilogue.Epilogue`.
 
 It differs in two ways. The logits of low-precision inputs come straight from tensor cores
-(`native`: nothing is widened first), and the symmetric product is its own kernel (`add_products`).
+(nothing is widened first), and the symmetric product is its own kernel (`add_products`).
 All launches go to the current stream of the tensors' device and nothing synchronises.
 """
 
@@ -22,8 +22,6 @@ def _up(x: int, step: int) -> int:
 
 
 class Epilogue:
-    native = True
-
     def __init__(
         self,
         labels: Tensor,  # [T] int64

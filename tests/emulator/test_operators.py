@@ -15,7 +15,7 @@ import torch
 from conftest import assert_relative, cosine_scaled
 
 import oasis
-from oasis import _core, cuda, ops, reference
+from oasis import _core, cuda, doctor, ops, reference
 
 from .device import DRAWS, RULES, SCALES, TYPES
 
@@ -111,7 +111,7 @@ def launchers(device, monkeypatch):
 def test_backends_say_what_was_built(monkeypatch):
     for built, words in ((True, "compiled for"), (False, "OASIS_CUDA")):
         monkeypatch.setattr(cuda, "BUILT", built)
-        found = ops.backends("cuda")
+        found = doctor.backends("cuda")
         for operator in ("grad_gram", "siren", "oris"):
             assert (found[operator][0] == "CUDA") == built and words in found[operator][1]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from oasis import ops
-from oasis.head_types import HeadGram, HeadGramPartial
+from oasis.gram.types import HeadGram, HeadGramPartial
 
 
 def merge(partials: Sequence[HeadGramPartial]) -> HeadGram:

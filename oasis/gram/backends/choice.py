@@ -9,6 +9,8 @@ from functools import cache
 
 import torch
 
+from oasis.gram.backends.epilogue import Epilogue
+
 VARIABLE = "OASIS_HEAD_BACKEND"  # written out where it is read: tests/test_doctor.py looks for it
 CHOICES = ("triton", "torch")
 _TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -68,6 +70,17 @@ def choose(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> tuple[s
     if dtype not in _TRITON_TYPES:
         return "torch", f"the Triton kernels do not take {dtype}"
     return "triton", "matrix product by cuBLAS, epilogue and Gram by Triton (float64: torch)"
+
+
+def epilogue_type(backend: str) -> type[Epilogue]:
+    """The class that a name stands for; Triton's is imported where it is asked for alone."""
+    if backend == "compiled":
+        from oasis.gram.backends import compiled as module
+    elif backend == "torch":
+        from oasis.gram.backends import plain as module
+    else:
+        from oasis.kernels.triton import head as module
+    return module.Epilogue
 
 
 def describe(device_type: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import log2
 
-from oasis.head_problem import BLOCK_ELEMENTS
+from oasis.gram.problem import BLOCK_ELEMENTS
 
 SKETCH_SAMPLES = 1024  # "auto" gives an estimate in place of the exact K only from here on
 METHODS = ("ghost", "instantiate", "sketch")

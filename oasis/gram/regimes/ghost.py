@@ -9,16 +9,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oasis.head_problem import Problem, add_lower_products, offsets
-
-# Per token, float64: the peak of the off-label logits and the ridge of log(exp(z) f) that E is
-# relative to (one and the same without a soft cap), the true off-label maximum and the label's logit
-# before the cap, and sums of e = exp(z - peak), e (peak - z) and e^2.
-FIELDS = ("peak", "ridge", "maximum", "label_logit", "sum", "weighted", "squares")
+from oasis.gram.algebra import add_lower_products, offsets
+from oasis.gram.backends.epilogue import FIELDS
+from oasis.gram.problem import Problem
+from oasis.gram.regimes import ghost_triton
 
 
 def visit(problem: Problem):
     """The epilogue after the last block, sums of E E^T, and h h^T (lower halves)."""
+    if problem.backend == "triton":
+        return ghost_triton.visit(problem)
     count = problem.hidden.shape[0]
     epilogue = problem.epilogue()
     products, inner = (problem.hidden.new_zeros((count, count)) for _ in range(2))

@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from oasis.gram.algebra import mirrored, segment_sum
+
 
 class Epilogue:
     def __init__(self, labels, label_index, distinct, bias, scale, softcap, dtype):
@@ -69,18 +71,15 @@ class Epilogue:
 
     def reduce(self, products, inner, offsets, tilt, label) -> Tensor:
         """K_ij = sum of <delta_t, delta_s> <h_t, h_s>, t in i, s in j (docs/method.md 1.1)."""
-        lower = torch.tril(products.double())
-        d = lower + torch.tril(lower, -1).T
+        d = mirrored(products.double())
         cross = (self.gathers.double() * tilt.unsqueeze(1))[:, self.label_index] * label
         d = d * (tilt.unsqueeze(1) * tilt) - cross - cross.T
         same = self.label_index.unsqueeze(1) == self.label_index
         d += torch.where(same, label.unsqueeze(1) * label, 0.0)
-        lower = torch.tril(inner.double())
-        d *= lower + torch.tril(lower, -1).T
+        d *= mirrored(inner.double())
         # Segment sums, not products with a membership matrix: 0 x NaN would spread.
-        rows = torch.segment_reduce(d, "sum", lengths=offsets.diff(), initial=0, unsafe=True)
-        columns = rows.T.contiguous()
-        return torch.segment_reduce(columns, "sum", lengths=offsets.diff(), initial=0, unsafe=True)
+        lengths = offsets.diff()
+        return mirrored(segment_sum(segment_sum(d, lengths).T.contiguous(), lengths))
 
 
 def _bent(x: Tensor, cap: float) -> tuple[Tensor, Tensor]:

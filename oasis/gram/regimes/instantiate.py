@@ -10,14 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oasis.head_problem import (
-    BLOCK_ELEMENTS,
-    Problem,
-    add_lower_products,
-    mirrored,
-    offsets,
-    unit_tilts,
-)
+from oasis.gram.algebra import add_lower_products, mirrored, offsets
+from oasis.gram.problem import BLOCK_ELEMENTS, Problem, unit_tilts
 
 _STREAMED = 128  # samples up to which the streaming Gram beats a matrix product
 

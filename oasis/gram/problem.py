@@ -9,24 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from oasis.gram.algebra import segment_sum
+from oasis.gram.backends.choice import epilogue_type
+from oasis.gram.backends.epilogue import Epilogue
+
 BLOCK_ELEMENTS = 4 << 20  # numbers in one block of logits (16 MiB in float32)
 _WIDE_BLOCK = 1024  # columns of logits below which products read and write T x T too often
-
-
-def add_lower_products(out: Tensor, rows: Tensor) -> None:
-    """out += rows rows^T, in tiles; the strict upper half of off-diagonal tiles is left alone."""
-    # A narrow tile wastes less of its square on the upper half, but reads its operand more often.
-    tile = 128 if rows.shape[0] <= 512 else 256
-    for begin in range(0, rows.shape[0], tile):
-        end = min(begin + tile, rows.shape[0])
-        target = out[begin:end, :end]
-        torch.addmm(target, rows[begin:end], rows[:end].T, out=target)
-
-
-def mirrored(lower: Tensor) -> Tensor:
-    """The symmetric matrix with this lower half."""
-    lower = torch.tril(lower)
-    return lower + torch.tril(lower, -1).T
 
 
 @dataclass
@@ -46,11 +34,11 @@ class Problem:
     softcap: float
     scale: float
     mean: bool
-    epilogue_type: type
+    backend: str  # of the epilogue: "compiled", "torch" or "triton"
 
     @classmethod
     def of(
-        cls, hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean, epilogue_type
+        cls, hidden, labels, sample, num_samples, weight, bias, softcap, scale, mean, backend
     ) -> Problem:
         labelled = (labels != -100).nonzero().squeeze(1)
         owner = sample[labelled]
@@ -68,17 +56,17 @@ class Problem:
             softcap,
             scale,
             mean,
-            epilogue_type,
+            backend,
         )
 
-    def epilogue(self, rows: slice = slice(None), gathers: bool = True):
+    def epilogue(self, rows: slice = slice(None), gathers: bool = True) -> Epilogue:
         """A fresh epilogue for these tokens; `gathers` keeps E at everybody's label."""
         labels = self.labels[rows].contiguous()
         distinct, index = torch.unique(labels, sorted=True, return_inverse=True)
         if not gathers:
             distinct = distinct[:0]
         arguments = self.bias, self.scale, self.softcap, self.hidden.dtype
-        return self.epilogue_type(labels, index, distinct, *arguments)
+        return epilogue_type(self.backend)(labels, index, distinct, *arguments)
 
     def blocks(self, hidden: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
         """(first column, logits [T, size]) through the vocabulary, in one buffer.
@@ -157,18 +145,6 @@ class Results:
     lift: Tensor  # exp(ridge - base), at most 1
     tilt: Tensor  # c_t x scale x exp(base - log-sum-exp)
     pull: Tensor  # the label column's share, at most 1 however confident the token
-
-
-def segment_sum(values: Tensor, lengths: Tensor) -> Tensor:
-    """Sums over consecutive segments of dimension 0; an empty one gives 0."""
-    return torch.segment_reduce(values, "sum", lengths=lengths, initial=0, unsafe=True)
-
-
-def offsets(lengths: Tensor) -> Tensor:
-    """[N + 1] where each segment begins."""
-    out = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=lengths.device)
-    torch.cumsum(lengths, 0, out=out[1:])
-    return out
 
 
 def unit_tilts(tilt: Tensor, owner: Tensor, samples: int) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oasis.head_problem import Problem, add_lower_products
+from oasis.gram.algebra import add_lower_products
+from oasis.gram.backends.choice import epilogue_type
+from oasis.gram.problem import Problem
 
 
 def _mixed(h: Tensor) -> bool:
@@ -24,13 +26,13 @@ def _multiply(a: Tensor, b: Tensor, buffer: Tensor) -> Tensor:
 
 def visit(problem: Problem):
     """The epilogue after the last block, sums of E E^T, and h h^T (lower halves)."""
-    from oasis.kernels.triton.head import Epilogue  # optional, and slow to import
-
+    # Of the type that Triton reads, not of the widened one.
+    epilogue_class = epilogue_type("triton")
     weight = problem.weight
     h = problem.hidden.to(weight.dtype)  # exact: it was widened from that type
     distinct, index = torch.unique(problem.labels, sorted=True, return_inverse=True)
     head = problem.bias, problem.scale, problem.softcap
-    epilogue = Epilogue(problem.labels, index, distinct, *head, weight.dtype)
+    epilogue = epilogue_class(problem.labels, index, distinct, *head, weight.dtype)
     count, vocabulary = h.shape[0], weight.shape[0]
     block = min(epilogue.vocabulary_block(), vocabulary)
     products = problem.hidden.new_zeros((epilogue.side, epilogue.side))

@@ -12,14 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oasis.head_problem import (
-    BLOCK_ELEMENTS,
-    Problem,
-    add_lower_products,
-    mirrored,
-    segment_sum,
-    unit_tilts,
-)
+from oasis.gram.algebra import add_lower_products, mirrored, segment_sum
+from oasis.gram.problem import BLOCK_ELEMENTS, Problem, unit_tilts
 
 
 def _signs(length: int, generator: torch.Generator, like: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""The epilogue of `head_gram` per device: compiled, plain torch, Triton."""

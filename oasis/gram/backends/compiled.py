@@ -1,0 +1,77 @@
+"""The epilogue of `head_gram` in C++ (`csrc/cpu/head.cpp`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from oasis import _core
+from oasis.gram.backends.epilogue import FIELDS
+
+
+class Epilogue:
+    """The epilogue of `csrc/cpu/head.cpp`. `token` holds the per-token state, see `HeadBlock`."""
+
+    fields = (*FIELDS, "factor")
+
+    def __init__(self, labels, label_index, distinct, bias, scale, softcap, dtype):
+        tokens = labels.numel()
+        self.labels, self.label_index, self.distinct = labels, label_index, distinct
+        self.bias, self.scale, self.softcap = bias, scale, softcap
+        self.float64 = dtype == torch.float64
+        self.token = {f: torch.zeros(tokens, dtype=torch.float64) for f in self.fields}
+        for f in ("peak", "ridge", "maximum"):
+            self.token[f].fill_(-torch.inf)
+        self.gathers = torch.zeros(tokens, distinct.numel(), dtype=dtype)
+        self.sorted_labels = distinct.tolist()
+
+    def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
+        """Logits [T, C], tokens side by side in memory, become E in place; `products` shrink
+        as the peaks grow."""
+        tokens, columns = logits.shape
+        inside = [
+            (i, y - first) for i, y in enumerate(self.sorted_labels) if first <= y < first + columns
+        ]
+        label_columns = torch.tensor([column for _, column in inside], dtype=torch.int64)
+        bias = None if self.bias is None else self.bias[first : first + columns]
+        _core.head_block(
+            self.float64,
+            logits=logits.data_ptr(),
+            tokens=tokens,
+            columns=columns,
+            column_stride=logits.stride(1),
+            first=first,
+            bias=0 if bias is None else bias.data_ptr(),
+            scale=self.scale,
+            softcap=self.softcap,
+            labels=self.labels.data_ptr(),
+            label_columns=label_columns.data_ptr(),
+            label_count=len(inside),
+            label_first=inside[0][0] if inside else 0,
+            gathers=self.gathers.data_ptr(),
+            distinct=self.distinct.numel(),
+            **{f: t.data_ptr() for f, t in self.token.items()},
+        )
+        if first and products is not None:
+            _core.head_rescale(
+                products.data_ptr(), self.token["factor"].data_ptr(), tokens, self.float64
+            )
+
+    def reduce(self, products, inner, offsets, tilt, label) -> Tensor:
+        n = offsets.numel() - 1
+        gram = torch.empty(n, n, dtype=torch.float64)
+        _core.head_reduce(
+            self.float64,
+            products=products.data_ptr(),
+            inner=inner.data_ptr(),
+            gathers=self.gathers.data_ptr(),
+            label_index=self.label_index.data_ptr(),
+            tokens=self.labels.numel(),
+            distinct=self.distinct.numel(),
+            offsets=offsets.data_ptr(),
+            samples=n,
+            tilt=tilt.data_ptr(),
+            label=label.data_ptr(),
+            gram=gram.data_ptr(),
+        )
+        return gram

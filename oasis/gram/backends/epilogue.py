@@ -1,0 +1,33 @@
+"""What `head_gram` does to a block of logits between its two matrix products, as an interface."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+# Per token, float64: the peak of the off-label logits; the ridge of log(exp(z) f), which E is
+# relative to (without a soft cap the peak); the true off-label maximum and the label's logit, both
+# before the cap; and sums of e = exp(z - peak), e (peak - z) and e^2.
+FIELDS = ("peak", "ridge", "maximum", "label_logit", "sum", "weighted", "squares")
+
+
+class Epilogue(Protocol):
+    """The state of T label tokens on their way through the vocabulary (docs/method.md 1.2).
+
+    Made from (labels [T] int64, label_index [T], distinct [L] the labels that occur, bias [V] or
+    None, scale, softcap (0: none), dtype of the sums).
+    """
+
+    token: dict[str, Tensor]  # FIELDS, [T] float64 each
+    gathers: Tensor  # [T, L] E at every distinct label
+
+    def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
+        """Takes in the logits [T, C] of columns `first`, ... before bias, scale and cap: they
+        become E in place, the label's column zero. `products` [T, T] shrink as the ridge rises."""
+
+    def reduce(
+        self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
+    ) -> Tensor:
+        """K [N, N] float64: K_ij = sum of <delta_t, delta_s> <h_t, h_s> over t in i, s in j, with
+        delta_t = tilt_t E_t - label_t e_{y_t}; lower halves of products and inner [T, T]."""

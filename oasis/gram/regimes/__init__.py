@@ -1,0 +1,1 @@
+"""The ways to compute the output head's Gram matrix (docs/method.md 1.2)."""
