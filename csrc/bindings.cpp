@@ -104,8 +104,12 @@ int64_t siren(Address gram, Address valid, int64_t n, const std::string& method,
   double* a = at<double>(adjusted);
   int64_t* o = at<int64_t>(order);
   for (int64_t i = 0; i < n; ++i) a[i] = 0, o[i] = -1;
-  for (int64_t i = 0; i < m; ++i) a[kept[size_t(i)]] = scores[size_t(i)];
-  for (int64_t i = 0; i < made; ++i) o[i] = kept[size_t(picks[size_t(i)])];
+  // Stopped early: what was not picked keeps its raw score.
+  for (int64_t i : kept) a[i] = given ? given[i] : k[i * n + i];
+  for (int64_t i = 0; i < made; ++i) {
+    o[i] = kept[size_t(picks[size_t(i)])];
+    a[o[i]] = scores[size_t(picks[size_t(i)])];
+  }
   return made;
 }
 
