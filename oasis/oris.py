@@ -135,7 +135,7 @@ class Preset:
 
 
 PRESETS = {
-    # The equations and algorithm 1 to the letter, with the scale of the proof.
+    # The paper's equations; docs/method.md 3.1 says which line, where it contradicts itself.
     "paper": Preset(
         siren="exact",
         ridge=0.0,
@@ -150,7 +150,7 @@ PRESETS = {
         slack=0.0,
         temperature=1.0,
     ),
-    # The authors' public code.
+    # The authors' public code, in its order (docs/method.md 3.2).
     "released": Preset(
         siren="exact",
         ridge=0.0,

@@ -120,9 +120,7 @@ def test_ema_vectors(scale):
 @pytest.mark.parametrize("beta", [0.1, 0.9, 1.0])
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
-def test_stream_against_the_reference(
-    scale, warmup, recursion, beta, draw, temperature, generator
-):
+def test_stream_against_the_reference(scale, warmup, recursion, beta, draw, temperature, generator):
     stream, statistics = Stream(seed=2**40 + 5), reference.Statistics()
     offset = 0
     for n in (8, 3, 1, 16, 17, 5):
@@ -134,7 +132,14 @@ def test_stream_against_the_reference(
         want = reference.relative(raw, adjusted, statistics, scale=scale, valid=valid, **start)
         statistics = reference.update(raw, statistics, beta=beta, valid=valid, **start)
         relative, probability, mask = stream.step(
-            raw, adjusted, valid, scale=scale, beta=beta, draw=draw, temperature=temperature, **start
+            raw,
+            adjusted,
+            valid,
+            scale=scale,
+            beta=beta,
+            draw=draw,
+            temperature=temperature,
+            **start,
         )
         assert_relative(relative, want, 1e-12, floor=1.0)
         chance = torch.where(valid, torch.sigmoid((want - 0.5) / temperature), 0.0)

@@ -1,4 +1,4 @@
-"""preset="released": the authors' code, followed on paper (docs/method.md 3.1).
+"""preset="released": the authors' code, followed on paper (docs/method.md 3.2).
 
 What is expected is worked out here in plain floats, in the authors' order; nothing of the package
 helps, and the uniforms are written down.

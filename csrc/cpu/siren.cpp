@@ -161,8 +161,8 @@ void extend(Subsets& t, const Coefficients& c, const double* inner_with_a, doubl
   ++t.m;
 }
 
-// Divides the Gram matrix by its largest diagonal entry, and the scores by the largest: copies of the
-// largest gradient come out as exactly zero.
+// Divides the Gram matrix by its largest diagonal entry, and the scores by the largest: copies of
+// the largest gradient come out as exactly zero.
 int64_t exact(double* gram, double* score, int64_t n, double floor, double* adjusted,
               int64_t* order) {
   static const Coefficients coefficients;
@@ -257,8 +257,8 @@ int64_t scaled(double* gram, double* score, int64_t n, Rule rule, double ridge, 
 
 }  // namespace
 
-// Each rule sees squared norms near 1, of which sums and products stay far from the ends of float64;
-// units that are powers of two change no digit of the result.
+// Each rule sees squared norms near 1, of which sums and products stay far from the ends of
+// float64; units that are powers of two change no digit of the result.
 int64_t siren(double* gram, double* score, int64_t n, Rule rule, double ridge, double floor,
               double* adjusted, int64_t* order) {
   if (rule == Rule::none)

@@ -79,8 +79,7 @@ OASIS_HD inline Own own_moments(const double* informativeness, const bool* valid
   own.mean /= double(own.count);
   own.largest = largest_size(informativeness, valid, n);
   const bool unbiased = recursion == Recursion::released && own.count > 1;
-  own.spread =
-      spread_about(informativeness, valid, n, own.mean, own.largest, own.count - unbiased);
+  own.spread = spread_about(informativeness, valid, n, own.mean, own.largest, own.count - unbiased);
   return own;
 }
 
@@ -162,8 +161,7 @@ OASIS_HD inline void oris_begin(const double* informativeness, const double* adj
   const Own own = own_moments(informativeness, valid, n, config.recursion);
   step->count = own.count;
   if (own.count == 0) return;
-  const Spread about =
-      spread_about(informativeness, valid, n, before.mean, own.largest, own.count);
+  const Spread about = spread_about(informativeness, valid, n, before.mean, own.largest, own.count);
 
   double mean = before.mean, s = deviation(before, config.scale, own.count);
   // z must be finite, also where `raw` divides by next to nothing.
@@ -178,9 +176,9 @@ OASIS_HD inline void oris_begin(const double* informativeness, const double* adj
   // Redundancy still may: then the adjusted scores' own deviation is the unit.
   const double floor = 1e-6 * std::fabs(mean);
   if (config.scale != Scale::raw && s < floor)
-    s = std::fmax(floor, spread_about(adjusted, valid, n, mean,
-                                      largest_size(adjusted, valid, n), own.count)
-                             .deviation());
+    s = std::fmax(
+        floor, spread_about(adjusted, valid, n, mean, largest_size(adjusted, valid, n), own.count)
+                   .deviation());
   step->after = advance(before, own, about.variance(), at, config);
   step->mean = mean;
   step->deviation = s;
