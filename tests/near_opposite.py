@@ -49,7 +49,7 @@ def adjusted(k: int, strangers: int) -> tuple[list[int], float]:
 
 
 def small_third(k: int) -> torch.Tensor:
-    """Of (1, 0), (-1, d), (0, d / 2): what the second leaves of the first is longer than the third."""
+    """Of (1, 0), (-1, d), (0, d / 2): the second leaves more of the first than the third has."""
     d = 2.0**-k
     grads = torch.tensor([[1.0, 0.0], [-1.0, d], [0.0, d / 2]], dtype=torch.float64)
     return grads @ grads.T

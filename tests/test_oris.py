@@ -131,16 +131,8 @@ def test_stream_against_the_reference(scale, warmup, recursion, beta, draw, temp
         start = {"warmup": warmup, "recursion": recursion}
         want = reference.relative(raw, adjusted, statistics, scale=scale, valid=valid, **start)
         statistics = reference.update(raw, statistics, beta=beta, valid=valid, **start)
-        relative, probability, mask = stream.step(
-            raw,
-            adjusted,
-            valid,
-            scale=scale,
-            beta=beta,
-            draw=draw,
-            temperature=temperature,
-            **start,
-        )
+        options = {"scale": scale, "beta": beta, "draw": draw, "temperature": temperature}
+        relative, probability, mask = stream.step(raw, adjusted, valid, **options, **start)
         assert_relative(relative, want, 1e-12, floor=1.0)
         chance = torch.where(valid, torch.sigmoid((want - 0.5) / temperature), 0.0)
         assert_relative(probability, chance, 1e-11, floor=1e-3)

@@ -44,9 +44,9 @@ def relative(
     """``z_i = (A_i - mean) / s`` from the statistics *before* this batch; 0 where not valid.
 
     ``s`` is sqrt(N v) ("sample"), sqrt(v) ("batch"), v ("raw") or sqrt(within) ("within"). With
-    fewer than ``warmup`` candidates seen, or where s is 0 (two equal batch means) or so small
-    that digits or z are lost, the batch's own mean and standard deviation ("equations": of the population,
-    "released": the unbiased one). Below 1e-6 |mean| equal scores would be told apart by
+    fewer than ``warmup`` candidates seen, or where s is 0 (two equal batch means) or so small that
+    digits or z are lost, the batch's own mean and standard deviation ("equations": of the
+    population, "released": the unbiased one). Below 1e-6 |mean| equal scores would be told apart by
     rounding: then s is the root mean square of A - mean, or 1e-6 |mean| where that is smaller too
     ("raw" is no deviation and left alone).
     """
