@@ -145,7 +145,7 @@ class Selector(nn.Module):
                 json.loads(bytes(state.tolist()))
                 for state in (state_dict[prefix + "_extra_state"], self.get_extra_state())
             )
-            for name in own.keys() | saved.keys():
+            for name in sorted(own.keys() | saved.keys()):
                 if name not in own or name not in saved:
                     who = "this" if name in own else "its"
                     raise ValueError(

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from conftest import assert_relative
-from test_oris import DRAWS, SCALES
+from test_oris import DRAWS, SCALES, Stream
 
 import oasis
 from oasis import reference
@@ -28,6 +28,16 @@ def test_ratio_one_selects_every_valid_sample_whatever_z(preset, scale, beta, ge
             assert got.mask.tolist() == [i != 3 for i in range(9)]
             assert torch.isfinite(got.relative).all()
             assert (got.probability[got.mask] == 1).all()
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_ratio_one_does_not_look_at_z(draw):
+    stream = Stream(threshold=-math.inf, ratio=1.0)
+    raw = torch.tensor([1.0, 1.5, 1.2], dtype=torch.float64)
+    adjusted = torch.tensor([-1e308, 1e308, 1.0], dtype=torch.float64)
+    for _ in range(3):
+        relative, probability, mask = stream.step(raw, adjusted, draw=draw, beta=1e-3)
+        assert (probability == 1).all() and mask.all()
 
 
 @pytest.mark.parametrize("beta", TINY)
