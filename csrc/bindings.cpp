@@ -104,8 +104,12 @@ int64_t siren(Address gram, Address valid, int64_t n, const std::string& method,
   double* a = at<double>(adjusted);
   int64_t* o = at<int64_t>(order);
   for (int64_t i = 0; i < n; ++i) a[i] = 0, o[i] = -1;
-  for (int64_t i = 0; i < m; ++i) a[kept[size_t(i)]] = scores[size_t(i)];
-  for (int64_t i = 0; i < made; ++i) o[i] = kept[size_t(picks[size_t(i)])];
+  // Stopped early: what was not picked keeps its raw score.
+  for (int64_t i : kept) a[i] = given ? given[i] : k[i * n + i];
+  for (int64_t i = 0; i < made; ++i) {
+    o[i] = kept[size_t(picks[size_t(i)])];
+    a[o[i]] = scores[size_t(picks[size_t(i)])];
+  }
   return made;
 }
 
@@ -121,7 +125,7 @@ double mean_field_sum(double score, double mean, double square, double linear, d
 }
 
 OrisConfig oris_config(double ratio, double beta, const std::string& scale, const std::string& draw,
-                       int64_t warmup, bool current, double gain, double slack,
+                       int64_t warmup, const std::string& recursion, double gain, double slack,
                        double temperature) {
   OrisConfig config{};
   config.ratio = ratio;
@@ -135,7 +139,7 @@ OrisConfig oris_config(double ratio, double beta, const std::string& scale, cons
                 : draw == "top"        ? Draw::top
                                        : Draw::bernoulli;
   config.warmup = warmup;
-  config.current = current;
+  config.recursion = recursion == "released" ? Recursion::released : Recursion::equations;
   config.gain = gain;
   config.slack = slack;
   config.temperature = temperature;
@@ -144,14 +148,24 @@ OrisConfig oris_config(double ratio, double beta, const std::string& scale, cons
 
 int64_t oris_step(Address informativeness, Address adjusted, Address valid, int64_t n,
                   Address statistics, Address counters, double ratio, double beta,
-                  const std::string& scale, const std::string& draw, int64_t warmup, bool current,
-                  double gain, double slack, double temperature, Address relative,
-                  Address probability, Address mask) {
+                  const std::string& scale, const std::string& draw, int64_t warmup,
+                  const std::string& recursion, double gain, double slack, double temperature,
+                  Address relative, Address probability, Address mask) {
   const OrisConfig config =
-      oris_config(ratio, beta, scale, draw, warmup, current, gain, slack, temperature);
+      oris_config(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature);
   return oris(at<const double>(informativeness), at<const double>(adjusted), at<const bool>(valid),
               n, config, at<double>(statistics), at<int64_t>(counters), at<double>(relative),
               at<double>(probability), at<bool>(mask));
+}
+
+double oris_stops(Address informativeness, Address valid, int64_t n, Address statistics,
+                  Address counters, double ratio, double beta, const std::string& scale,
+                  const std::string& draw, int64_t warmup, const std::string& recursion,
+                  double gain, double slack, double temperature) {
+  const OrisConfig config =
+      oris_config(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature);
+  return oris_stop(at<const double>(informativeness), at<const bool>(valid), n, config,
+                   at<const double>(statistics), at<const int64_t>(counters));
 }
 
 // Field by field from keyword arguments: two dozen positional addresses would be unreadable.
@@ -251,6 +265,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("siren", &oasis::siren);
   m.def("mean_field_sum", &oasis::mean_field_sum);
   m.def("oris", &oasis::oris_step);
+  m.def("oris_stop", &oasis::oris_stops);
   m.def("head_block", &oasis::head_block);
   m.def("head_rescale", &oasis::head_rescale);
   m.def("head_reduce", &oasis::head_reduce);

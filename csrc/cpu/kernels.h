@@ -58,10 +58,11 @@ struct Kernels {
   // Adds the Gram matrix to out [N, N] (float64); `wide` multiplies in float64 whatever the type.
   void (*gram)(const StridedSamples&, bool wide, double* out);
   // score [n] is the informativeness, the diagonal of gram unless another measure takes its place
-  // (Rule::residual knows the diagonal alone). order receives the picks; returns how many were made
-  // (all, or those above `floor`).
-  int64_t (*siren)(const double* gram, const double* score, int64_t n, Rule, double ridge,
-                   double floor, double* adjusted, int64_t* order);
+  // (Rule::residual knows the diagonal alone); both are overwritten. order receives the picks
+  // and adjusted their scores; returns how many were made (all, or those above `floor`), or -1
+  // without memory.
+  int64_t (*siren)(double* gram, double* score, int64_t n, Rule, double ridge, double floor,
+                   double* adjusted, int64_t* order);
   void (*head_block)(const HeadBlock&, bool float64);
   void (*head_rescale)(void* products, const double* factor, int64_t tokens, bool float64);
   void (*head_reduce)(const HeadReduce&, bool float64);
