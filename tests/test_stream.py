@@ -103,7 +103,7 @@ def test_idle_workers_are_said_once(monkeypatch, caplog):
         monkeypatch.setattr("oasis.train.stream.get_worker_info", lambda info=info: info)
         assert bool(list(it)) == (number == 0)
     assert [record.message for record in caplog.records] == [
-        "MemoryStream: 2 of 3 workers have nothing to do; num_workers=1 does the same"
+        "MemoryStream: 2 of 3 workers have nothing to do; one is as good"
     ]
 
 

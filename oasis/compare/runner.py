@@ -103,7 +103,7 @@ def number_of_workers(grid: Grid, cells: Sequence[Cell]) -> int:
 
 
 def _on_cpu(cells: Sequence[Cell]) -> bool:
-    from oasis.train.model import choose_device
+    from oasis.train.device import choose_device
 
     return all(choose_device(cell.config.device).type == "cpu" for cell in cells)
 

@@ -102,7 +102,7 @@ class MemoryStream(IterableDataset):
         if worker is not None and worker.id > 0:
             if worker.id == 1:  # once per loader
                 logger.warning(
-                    "MemoryStream: %d of %d workers have nothing to do; num_workers=1 does the same",
+                    "MemoryStream: %d of %d workers have nothing to do; one is as good",
                     worker.num_workers - 1,
                     worker.num_workers,
                 )
