@@ -84,7 +84,11 @@ class Workspace:
         total = model.config.get_text_config().num_hidden_layers
         if config.cache_frozen and config.lora_layers < total:
             self.prefix = freeze_below(
-                model, total - config.lora_layers, pad_id(tokenizer), config.cache_folder
+                model,
+                total - config.lora_layers,
+                pad_id(tokenizer),
+                config.cache_folder,
+                tokenizer,
             )
         self._feature_space: FeatureSpace | None = None
         self._zero_shot: dict[str, float] = {}
