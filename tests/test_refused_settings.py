@@ -10,7 +10,7 @@ import types
 import pytest
 
 from oasis import cli
-from oasis.compare import Grid
+from oasis.compare import Grid, compare
 from oasis.train import assets
 from oasis.train.config import RunConfig
 
@@ -122,6 +122,7 @@ policies:
         ("arrivals: 40", "dtype: int8", "4: run.dtype: got 'int8'"),
         ("arrivals: 40", "learning_rate: .inf", "4: run.learning_rate: got inf"),
         ("arrivals: 40", "model: ./absent", "4: run.model: no folder ./absent"),
+        ("- random", '- {policy: random, label: "a\\0b"}', "6: policies[0].label: got 'a\\x00b'"),
         ("rank: 2", "rank: 0", "8: policies[1].run.rank: got 0"),
         ("rank: 2", "learning_rate: 99", "8: policies[1].run.learning_rate: got 99.0"),
         ("rank: 2", "device: cuda:99", "8: policies[1].run.device: got 'cuda:99'"),
@@ -134,6 +135,15 @@ def test_compare_names_file_line_and_setting(nothing_happens, capsys, before, af
     path = nothing_happens / "grid.yaml"
     path.write_text(GRID.replace(before, after))
     assert refused(capsys, "compare", str(path)).startswith(f"{path}:{says}")
+
+
+def test_compare_from_python_makes_no_folder_either(nothing_happens, monkeypatch):
+    grid = Grid(policies=["random"], run={"tasks": ["bbc"], "device": "cuda:99"})
+    monkeypatch.undo()
+    monkeypatch.chdir(nothing_happens / "here")
+    with pytest.raises(ValueError, match="^run.device: got 'cuda:99'"):
+        compare(grid)
+    assert os.listdir() == []
 
 
 def test_what_the_base_has_is_found_there(nothing_happens, capsys):

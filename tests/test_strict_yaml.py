@@ -7,6 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oasis.train import strict_yaml
 
@@ -57,6 +60,19 @@ def test_aliases_that_grow_are_refused_at_once(leaf, branch):
     with pytest.raises(ValueError, match=r"^f:\d: more than 100,000 values .*aliases written out"):
         strict_yaml.parse(bomb(leaf, branch), "f")
     assert time.perf_counter() - start < 1
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(value=VALUES, flow=st.booleans())
+def test_what_was_written_is_read_again(value, flow):
+    text = yaml.safe_dump([value, value], default_flow_style=flow, allow_unicode=True)
+    assert strict_yaml.parse(text, "f") == [value, value]
 
 
 def test_long_lists_without_growth_are_read():

@@ -265,6 +265,7 @@ def _entry(index: int, item: Any) -> Entry:
     entry = Entry(**{"label": policy, **item})
     if not isinstance(entry.label, str) or not entry.label:
         raise ValueError(f"{where}.label: got {entry.label!r}, expected a text")
+    check_text(f"{where}.label", entry.label)
     for name in ("options", "run"):
         if not isinstance(getattr(entry, name), dict):
             raise ValueError(f"{where}.{name}: got {getattr(entry, name)!r}, expected a mapping")

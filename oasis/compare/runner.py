@@ -75,6 +75,7 @@ def compare(
     instead of refusing. Runs that fail are recorded in their folder (error.txt) and the others go
     on. KeyboardInterrupt stops the workers first; call it again to go on.
     """
+    grid.check()
     cells = plan(grid, only)
     claims = Claims(Path(grid.out) / "claims")
     if overwrite:
