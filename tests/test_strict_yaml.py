@@ -51,6 +51,22 @@ def test_anchors_aliases_and_merges_are_read():
     assert strict_yaml.parse(text, "f")["runs"] == [slow, {"rate": 3, "rank": 2}, slow]
 
 
+def test_own_keys_come_before_merged_ones_and_earlier_sources_before_later():
+    text = """
+        a: &a {x: 1, y: 1}
+        b: &b {<<: *a, x: 2}
+        c: {<<: *b}
+        d: {<<: *b, x: 3}
+        e: {x: 4, <<: [*b, *a]}
+        f: {<<: [*a, *b]}
+        g: {"<<": text, =: value}
+    """
+    a, b, c, d, e, f, g = strict_yaml.parse(text, "f").values()
+    assert (a, b, c) == ({"x": 1, "y": 1}, {"x": 2, "y": 1}, b)
+    assert (d, e, f) == ({"x": 3, "y": 1}, {"x": 4, "y": 1}, a)
+    assert g == {"<<": "text", "=": "value"}
+
+
 @pytest.mark.parametrize(
     ("leaf", "branch"),
     [("[x, x]", "[{}]"), ("{x: 1}", "{{k: [{}]}}"), ("{x: 1}", "{{<<: [{}]}}")],
@@ -129,6 +145,8 @@ def test_a_setting_is_located_in_its_file(tmp_path):
     assert message(path, TypeError("policies[1].run.rank: x")).startswith(f"{path}:7: policies")
     wild = path.with_name("wild.yaml")
     assert message(path, ValueError("run.dtype: got 'int'")).startswith(f"{wild}:4: run.dtype")
+    # Of what neither has, the mapping around it in the file itself.
+    assert message(path, ValueError("run.absent: x")).startswith(f"{path}:2: run.absent")
     # What no file says is said without one.
     assert message(path, ValueError("ratios: got 3")) == "ratios: got 3"
     assert message(path, ValueError("no setting")) == "no setting"

@@ -16,6 +16,9 @@ MOST_VALUES = 100_000
 MOST_LEVELS = 64
 
 
+_MERGE = type("Merge", (), {"__repr__": lambda self: "<<"})()  # of a plain `<<`, no text
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, which by itself keeps the last of two equal keys."""
 
@@ -48,21 +51,34 @@ class _Loader(yaml.SafeLoader):
             )
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        # Merging (`<<: *other`) writes the other's keys into the node, hence only the first time.
-        if not hasattr(node, "once"):
-            node.once = True
-            lines: dict[Any, int] = {}
-            for key, _ in node.value:
-                if not isinstance(key, yaml.ScalarNode):
-                    continue  # no setting; PyYAML refuses it
-                merge = key.tag == "tag:yaml.org,2002:merge"
-                name = key.value if merge else self.construct_object(key)
-                line = key.start_mark.line + 1
-                if name in lines:
-                    twice = f"in lines {lines[name]} and {line}"
-                    raise _error(f"{name}: the key is there twice, {twice}", key.start_mark)
-                lines[name] = line
-        super().flatten_mapping(node)
+        """Write the keys of what `<<` merges into a node: its own go first, then those of earlier
+        sources. (PyYAML's own takes the wrong value where a source has merged another.)
+        """
+        own: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
+        merged: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
+        for key, value in node.value:
+            name = self._key(key)
+            if name in own:
+                lines = [pair.start_mark.line + 1 for pair in (own[name][0], key)]
+                twice = "the key is there twice, in lines {} and {}".format(*lines)
+                raise _error(f"{name}: {twice}", key.start_mark)
+            own[name] = key, value
+        if _MERGE in own:
+            _, value = own.pop(_MERGE)
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not isinstance(source, yaml.MappingNode):
+                    raise _error("<<: expected a mapping or a list of them", source.start_mark)
+                self.flatten_mapping(source)
+                for key, value in source.value:
+                    merged.setdefault(self._key(key), (key, value))
+        node.value = [*{**merged, **own}.values()]
+
+    def _key(self, key: yaml.Node) -> Any:
+        if not isinstance(key, yaml.ScalarNode):
+            return id(key)  # no setting; PyYAML refuses it
+        if key.tag == "tag:yaml.org,2002:value":  # a plain "="
+            key.tag = "tag:yaml.org,2002:str"
+        return _MERGE if key.tag == "tag:yaml.org,2002:merge" else self.construct_object(key)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
