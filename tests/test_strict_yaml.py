@@ -108,6 +108,9 @@ def test_long_lists_without_growth_are_read():
         ("a: 1\nb: 2026-13-45", "f:2: '2026-13-45' cannot be read"),
         ("a: " + "1" * 5000, "f:1: '1111"),
         ("a: !!bool perhaps", "f:1: 'perhaps' cannot be read"),
+        ("? !!map text\n: 1", "f:1: text: expected a text or a number for a key"),
+        ("? [1]\n: 1", "f:1: found unhashable key"),
+        ("a: {<<: 3}", "f:1: <<: expected a mapping or a list of them"),
         ("a: !!float ''", "f:1: '' cannot be read"),
         ("a: 1\nb: \0", r"f:2: '\\x00' is not allowed"),
         ("a: 1\n---\nb: 2", "f:2: "),
@@ -115,7 +118,7 @@ def test_long_lists_without_growth_are_read():
         ("a: !!python/name:os.system ''", "f:1: could not determine a constructor"),
         ("a: 1\n b: 2", "f:2: mapping values are not allowed here"),
     ],
-    ids=range(13),
+    ids=range(16),
 )  # fmt: skip
 def test_errors_are_one_line_with_file_and_line(text, says):
     with pytest.raises(ValueError, match=f"^{says}") as caught:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,12 @@ class _Loader(yaml.SafeLoader):
             return id(key)  # no setting; PyYAML refuses it
         if key.tag == "tag:yaml.org,2002:value":  # a plain "="
             key.tag = "tag:yaml.org,2002:str"
-        return _MERGE if key.tag == "tag:yaml.org,2002:merge" else self.construct_object(key)
+        if key.tag == "tag:yaml.org,2002:merge":
+            return _MERGE
+        name = self.construct_object(key)
+        if not isinstance(name, Hashable):  # `? !!map text`
+            raise _error(f"{key.value}: expected a text or a number for a key", key.start_mark)
+        return name
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
