@@ -14,8 +14,9 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
-from oasis.train.hidden_store import HiddenStore, fingerprint
+from oasis.train.hidden_store import HiddenStore, fingerprint, tokenizer_fingerprint
 
 
 class FrozenPrefix(nn.Module):
@@ -145,12 +146,16 @@ class Skip(nn.Module):
 
 
 def freeze_below(
-    model: nn.Module, blocks: int, pad_token_id: int, folder: str | Path | None = None
+    model: nn.Module,
+    blocks: int,
+    pad_token_id: int,
+    folder: str | Path | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> FrozenPrefix:
     """Change `model` in place: its lowest `blocks` blocks become a `FrozenPrefix`.
 
-    With a `folder`, hidden states are also kept there on disk, under a name made of the weights
-    they come from.
+    With a `folder`, hidden states are also kept there on disk, under a name made of what they come
+    from: the weights, the number of blocks, the dtype, and the `tokenizer` that gives the ids.
 
     For decoder-only models laid out as Llama is (`model.model` with `embed_tokens`, `layers`,
     `norm`), padded on the left or not at all. The change is checked on a random row: ValueError
@@ -181,8 +186,13 @@ def freeze_below(
     model.train(training)
     prefix.states.clear()
     if folder is not None:
-        name = fingerprint(prefix._lower[0], model.config.to_json_string(use_diff=False))
-        prefix.store = HiddenStore(Path(folder) / name)
+        of = {
+            "model": fingerprint(prefix.lower, model.config.to_json_string(use_diff=False)),
+            "layer": str(blocks),
+            "dtype": str(prefix.weight.dtype),
+            "tokenizer": "" if tokenizer is None else tokenizer_fingerprint(tokenizer),
+        }
+        prefix.store = HiddenStore(folder, of)
     if not torch.allclose(before, after, rtol=0, atol=1e-2 * float(before.abs().max())):
         backbone.embed_tokens, backbone.layers = embedding, layers
         raise ValueError(
