@@ -424,19 +424,17 @@ def test_under_ddp_the_next_training_step_is_undisturbed(tmp_path):
 # ---- validation rows ----
 
 
-@pytest.mark.parametrize("left", [True, False])
-def test_joined_rows_give_the_gram_matrix_of_all(left):
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_joined_rows_give_the_gram_matrix_of_all(side):
     model = tiny_llama()
-    side = "left" if left else "right"
     batch, earlier = padded(side), Pad(side, 20)(Rows(6, 9).items)
     del earlier["task"]
     memory = Rehearsal(capacity=6, seed=1)
     assert memory.draw(8) == []
-    memory.add(earlier, left=left)
+    memory.add(earlier)
     drawn = memory.draw(4)
-    assert all(("position_ids" not in row) for row in drawn)
-    assert max(row["labels"].shape[1] for row in drawn) <= 12 + (not left) * 20
-    joined = join(batch, drawn, left=left)
+    assert max(row["labels"].shape[1] for row in drawn) <= 12
+    joined = join(batch, drawn)
     assert joined["labels"].shape[0] == 9
     needs = frozenset({"gram", "validation", "loss", "full_grads"})
     got = compute(model, joined, Head(), needs, 5)
@@ -460,7 +458,7 @@ def test_rows_that_do_not_go_together_are_named():
 def test_the_reservoir_keeps_rows_with_labels_and_resumes():
     memory = Rehearsal(capacity=4, seed=2)
     for seed in range(5):
-        memory.add(padded(seed=seed), left=True)
+        memory.add(padded(seed=seed))
     assert len(memory.memory) == 4 and memory.memory.arrived == 20  # the fourth row has no label
     other = Rehearsal(capacity=4, seed=77)
     other.load_state_dict(memory.state_dict())

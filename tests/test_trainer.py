@@ -164,13 +164,13 @@ def test_weights_multiply_each_samples_summed_loss(tmp_path, side):
     trainer._select = lambda batch: seen.append(batch) or select(batch)
     trainer.train()
 
-    # By hand: sample by sample through the plain model, all logits.
+    # By hand: sample by sample through the plain model, without padding, all logits.
     reference, total, tokens = tiny_llama().train(), 0.0, 0
     for batch, mask, weight in zip(seen, masks, weights, strict=True):
         for i in mask.nonzero().flatten().tolist():
-            inputs = {k: batch[k][i : i + 1] for k in ("input_ids", "attention_mask")}
-            logits = reference(**inputs).logits[0].log_softmax(dim=-1)
-            for t, label in enumerate(batch["labels"][i].tolist()):
+            real = batch["attention_mask"][i].bool()
+            logits = reference(batch["input_ids"][i : i + 1, real]).logits[0].log_softmax(dim=-1)
+            for t, label in enumerate(batch["labels"][i, real].tolist()):
                 if label != -100 and t > 0:
                     factor = 1.0 if weight is None else float(weight[i])
                     total, tokens = total - factor * logits[t - 1, label], tokens + 1

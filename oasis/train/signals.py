@@ -27,7 +27,7 @@ from .scoring import (
     model_inputs,
     unwrap,
 )
-from .subbatch import targets
+from .subbatch import right_padded, targets
 
 GRAMS = frozenset({"gram", "validation"})
 HEAD = GRAMS | {"loss", "entropy", "el2n"}
@@ -59,6 +59,7 @@ def compute(
     Raises:
         ValueError: the head cannot be scored by, or the model lacks what a signal is made of.
     """
+    batch = right_padded(batch)
     labels = batch["labels"]
     total = len(labels)
     count = total if candidates is None else candidates
@@ -86,7 +87,10 @@ def compute(
             found["image_text_score"] = None if score is None else score[:count]
         if not differentiated:
             return hidden[:, :0]
-        return hidden[where].unsqueeze(0) if head.gather else hidden
+        if head.gather:
+            return hidden[where].unsqueeze(0)
+        # Of NaN at other positions, a gradient of zero would make NaN in the head's weight.
+        return hidden.masked_fill(~where.unsqueeze(2), 0)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluating(model))
