@@ -101,15 +101,18 @@ def compute(
             grads = grads or SampleGradients()
             stack.enter_context(_gradients(model))
             stack.enter_context(grads.watch(model, tuple(labels.shape)))
+            # Now, since a forward under FSDP leaves other tensors in their places.
+            groups = _groups(model, needs)
+            last = list(last_block(model).parameters()) if block else []
         output = model(**model_inputs(model, batch))
         if len(calls) != 1:
             raise RuntimeError(NOT_CALLED.format(len(calls)))
         if differentiated:
             logits = output.logits[0] if head.gather else output.logits[where]
             losses = mean_losses(logits, labels, where)
-            found.update(grads.sketches(losses[:count], _groups(model, needs)))
+            found.update(grads.sketches(losses[:count], groups))
             if block:
-                gram = grads.gram(losses, list(last_block(model).parameters()))
+                gram = grads.gram(losses, last)
                 found.update(_grams(gram, block, count))
     return found
 

@@ -41,11 +41,13 @@ class SelectionMixin:
     (`pixel_values` of LLaVA or Qwen-VL): see docs/multimodal.md.
 
     Args:
-        policy: a policy, an `oasis.Selector`, or the name of a policy (default "oasis").
+        policy: a policy, an `oasis.Selector`, or the name of a policy (default "oasis"). By name,
+            each process draws with a seed of its own; of an object you choose it: let it differ.
         ratio: fraction of the candidates to train on where `policy` is a name; default 0.25.
         layer: whose gradients the policy's Gram matrix is of: "head" (the default), the output
             head, from a forward alone; or "last_block", the trained weights of the last transformer
-            block (the paper's public code), which takes a backward through that block.
+            block (the paper's public code), which takes a backward through that block. That one
+            takes whole weights or FSDP2's shards, as policies that need gradients of weights do.
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
