@@ -356,7 +356,7 @@ def test_a_policy_that_asks_is_told_the_length(tmp_path, length, batches):
     trainer = selection_trainer(
         tmp_path,
         tiny_llama(),
-        "infobatch",
+        policies.create("infobatch", 0.25, 42, anneal=0.125),
         n=40,
         on_event=events.append,
         gradient_accumulation_steps=4,
