@@ -1,10 +1,15 @@
 """Padding on either side has no influence: on scores, signals, gradients and the training loss."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from test_scoring import padded
-from tiny_models import PAD, tiny_model, with_lora
+from tiny_models import PAD, VOCAB, tiny_model, with_lora
 
+from oasis.train.density import FeatureSpace
+from oasis.train.encoding import Collator
+from oasis.train.evaluate import _by_first_token
 from oasis.train.loss import summed_cross_entropy
 from oasis.train.prefix import freeze_below
 from oasis.train.scoring import Head, inspect_head, score, unwrap
@@ -133,6 +138,33 @@ def test_padding_has_no_part_in_features(value):
     got = compute(model, batch, Head(), FORWARD)
     for name in clean:
         assert torch.equal(clean[name], got[name]), name
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "llama"])
+def test_evaluation_of_a_prompt_does_not_depend_on_its_batch(kind):
+    g = torch.Generator().manual_seed(0)
+    lengths = torch.randint(2, 40, (24,), generator=g).tolist()
+    prompts = [torch.randint(1, VOCAB, (n,), generator=g).tolist() for n in lengths]
+    model, tokenizer = family(kind).eval(), SimpleNamespace(pad_token_id=PAD)
+    if kind == "gpt2":  # positions that matter
+        torch.nn.init.normal_(model.transformer.wpe.weight, std=0.3)
+    with torch.no_grad():
+        alone, together = (
+            _by_first_token(model, tokenizer, prompts, list(range(3, 40)), size) for size in (1, 24)
+        )
+    assert alone == together and len(set(alone)) > 3
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "llama"])
+def test_features_of_a_text_do_not_depend_on_its_batch(kind):
+    g = torch.Generator().manual_seed(0)
+    texts = [torch.randint(1, VOCAB, (n,), generator=g).tolist() for n in (3, 20, 11)]
+    items = [{"input_ids": ids, "labels": ids} for ids in texts]
+    model = family(kind).eval()
+    space = FeatureSpace(items, Collator(PAD), model, None)
+    for number, ids in enumerate(texts):
+        alone = model(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1].mean(dim=1)
+        same(space[[number]], torch.nn.functional.normalize(alone.float()))
 
 
 def test_rows_move_to_the_first_column_with_all_that_is_said_of_their_tokens():
