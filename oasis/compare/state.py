@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import yaml
-
+from oasis.train import strict_yaml
 from oasis.train.config import RunConfig, difference
 from oasis.train.run import CONFIG, EVENTS
 
@@ -27,8 +26,8 @@ def changed(config: RunConfig) -> str | None:
     if not path.exists():
         return None
     try:
-        saved = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError:
+        saved = strict_yaml.read(path)
+    except ValueError:
         return f"{path} cannot be read"
     if not isinstance(saved, dict):
         return f"{path} holds no settings"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import yaml
+from oasis.train import strict_yaml
 
 EVENTS = "events.jsonl"
 GRID = "compare.yaml"  # of a comparison, beside the folder of its runs
@@ -99,8 +99,8 @@ class Run:
     def settings(self) -> dict:
         """What config.yaml says; empty where it is missing or was cut short by a kill."""
         try:
-            settings = yaml.safe_load(self.config)
-        except yaml.YAMLError:
+            settings = strict_yaml.parse(self.config, "config.yaml")
+        except ValueError:
             return {}
         return settings if isinstance(settings, dict) else {}
 

@@ -11,13 +11,12 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-import yaml
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from oasis import policies
-from oasis.train import SelectionTrainer
+from oasis.train import SelectionTrainer, strict_yaml
 from oasis.train.accounts import accounts
 from oasis.train.config import RunConfig, difference
 from oasis.train.evaluate import a_avg, a_last
@@ -198,7 +197,7 @@ def _prepare(directory: Path, config: RunConfig) -> tuple[str | None, int]:
             shutil.rmtree(old)
         config.save(directory / CONFIG)
         return None, 0
-    saved = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
+    saved = strict_yaml.read(directory / CONFIG)
     if found := difference(config, saved):
         name, value, before = found
         raise ValueError(
