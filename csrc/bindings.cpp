@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -31,13 +32,41 @@ T* at(Address a) {
   return reinterpret_cast<T*>(a);
 }
 
-DType dtype_of(const std::string& name) {
-  if (name == "float32") return DType::float32;
-  if (name == "float64") return DType::float64;
-  if (name == "bfloat16") return DType::bfloat16;
-  if (name == "float16") return DType::float16;
-  throw py::type_error("dtype: got " + name);
+// What an argument may be called, and what it means.
+template <typename E>
+struct Named {
+  const char* name;
+  E value;
+};
+constexpr Named<DType> kDTypes[] = {{"float32", DType::float32},
+                                    {"float64", DType::float64},
+                                    {"bfloat16", DType::bfloat16},
+                                    {"float16", DType::float16}};
+constexpr Named<Rule> kRules[] = {{"exact", Rule::exact},
+                                  {"mean_field", Rule::mean_field},
+                                  {"pairwise", Rule::pairwise},
+                                  {"residual", Rule::residual},
+                                  {"none", Rule::none}};
+constexpr Named<Scale> kScales[] = {{"sample", Scale::sample},
+                                    {"batch", Scale::batch},
+                                    {"raw", Scale::raw},
+                                    {"within", Scale::within}};
+constexpr Named<Draw> kDraws[] = {{"bernoulli", Draw::bernoulli},
+                                  {"shared", Draw::shared},
+                                  {"systematic", Draw::systematic},
+                                  {"top", Draw::top}};
+
+template <typename E, size_t N>
+E named(const Named<E> (&names)[N], const char* argument, const std::string& got) {
+  std::string expected;
+  for (const auto& known : names) {
+    if (got == known.name) return known.value;
+    expected += (expected.empty() ? "" : ", ") + std::string(known.name);
+  }
+  throw py::value_error(std::string(argument) + ": got '" + got + "', expected one of " + expected);
 }
+DType dtype_of(const std::string& name) { return named(kDTypes, "dtype", name); }
+Rule rule_of(const std::string& name) { return named(kRules, "method", name); }
 
 // Merges dimensions that one stride can walk, and drops those of size 1.
 StridedSamples describe(Address data, const std::string& dtype, const std::vector<int64_t>& sizes,
@@ -67,18 +96,14 @@ void gram(Address data, const std::string& dtype, const std::vector<int64_t>& si
           const std::vector<int64_t>& strides, bool wide, Address out) {
   const StridedSamples samples = describe(data, dtype, sizes, strides);
   py::gil_scoped_release unlocked;
-  kernels().gram(samples, wide, at<double>(out));
+  if (!kernels().gram(samples, wide, at<double>(out))) throw std::bad_alloc();
 }
 
 // Runs on the valid samples alone: an invalid one may neither be picked nor enter a mean.
 // `informativeness` 0 is the diagonal of `gram`.
 int64_t siren(Address gram, Address valid, int64_t n, const std::string& method, double ridge,
               double floor, Address adjusted, Address order, Address informativeness) {
-  const Rule rule = method == "exact"        ? Rule::exact
-                    : method == "mean_field" ? Rule::mean_field
-                    : method == "pairwise"   ? Rule::pairwise
-                    : method == "residual"   ? Rule::residual
-                                             : Rule::none;
+  const Rule rule = rule_of(method);
   py::gil_scoped_release unlocked;
   const double* k = at<const double>(gram);
   const bool* ok = at<const bool>(valid);
@@ -86,6 +111,9 @@ int64_t siren(Address gram, Address valid, int64_t n, const std::string& method,
   for (int64_t i = 0; i < n; ++i)
     if (ok[i]) kept.push_back(i);
   const int64_t m = int64_t(kept.size());
+  if (rule == Rule::exact && m > kMaxExact)
+    throw std::invalid_argument("method: 'exact' takes at most " + std::to_string(kMaxExact) +
+                                " valid samples, got " + std::to_string(m));
   std::vector<double> compact(size_t(m * m)), scores(static_cast<size_t>(m));
   std::vector<double> score(static_cast<size_t>(m));
   std::vector<int64_t> picks(static_cast<size_t>(m));
@@ -126,14 +154,8 @@ OrisConfig oris_config(double ratio, double beta, const std::string& scale, cons
   OrisConfig config{};
   config.ratio = ratio;
   config.beta = beta;
-  config.scale = scale == "sample"  ? Scale::sample
-                 : scale == "batch" ? Scale::batch
-                 : scale == "raw"   ? Scale::raw
-                                    : Scale::within;
-  config.draw = draw == "shared"       ? Draw::shared
-                : draw == "systematic" ? Draw::systematic
-                : draw == "top"        ? Draw::top
-                                       : Draw::bernoulli;
+  config.scale = named(kScales, "scale", scale);
+  config.draw = named(kDraws, "draw", draw);
   config.warmup = warmup;
   config.current = current;
   config.gain = gain;

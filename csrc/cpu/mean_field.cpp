@@ -1,10 +1,9 @@
 // Mean-field SIREN for large N: O(N^3) where the exact rule doubles with every sample.
 #include "oasis/mean_field.h"
 
-#include <cstdlib>
-
 #include "cpu/greedy.h"
 #include "cpu/kernels.h"
+#include "cpu/scratch.h"
 
 namespace oasis {
 namespace OASIS_ISA {
@@ -14,13 +13,11 @@ namespace OASIS_ISA {
 // thread: 20 ms at N = 256, and 256 forks and joins would cost more where cores are shared.
 int64_t mean_field(const double* raw, const double* raw_score, int64_t n, double floor,
                    double* adjusted, int64_t* order) {
-  double* gram = static_cast<double*>(malloc(size_t(n) * size_t(n + 4) * 8));
-  MeanFieldTable* table = static_cast<MeanFieldTable*>(malloc(sizeof(MeanFieldTable)));
-  if (!gram || !table) {
-    free(gram);
-    free(table);
-    return -1;
-  }
+  const Scratch<double> numbers(n * (n + 4));
+  const Scratch<MeanFieldTable> nodes(1);
+  if (!numbers || !nodes) return -1;
+  double* const gram = numbers.get();
+  MeanFieldTable* const table = nodes.get();
   double *row_sum = gram + n * n, *norm = row_sum + n, *w = norm + n, *score = w + n;
   double largest = 0, top = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -71,8 +68,6 @@ int64_t mean_field(const double* raw, const double* raw_score, int64_t n, double
   for (int64_t m = 0; m < picks; ++m) w[m] = adjusted[order[m]] * top;
   for (int64_t i = 0; i < n; ++i) adjusted[i] = raw_score[i];
   for (int64_t m = 0; m < picks; ++m) adjusted[order[m]] = w[m];
-  free(gram);
-  free(table);
   return picks;
 }
 
