@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from oasis import head_cost, ops
-from oasis.checks import check_float, check_head, check_method
+from oasis.checks import check_grads, check_head, check_method
 from oasis.head_types import HeadGram, HeadGramPartial
 
 
@@ -37,23 +37,7 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
             f"grads: got {type(grads).__name__}, expected a tensor [N, ...] or a non-empty "
             "sequence of them, one per parameter"
         )
-    for i, g in enumerate(tensors):
-        name = "grads" if isinstance(grads, Tensor) else f"grads[{i}]"
-        check_float(name, g)
-        # A parameter that is a single number has a gradient [N]; alone it is more likely a mistake.
-        if g.numel() == 0 or g.ndim < (2 if isinstance(grads, Tensor) else 1):
-            raise ValueError(
-                f"{name}: got shape {list(g.shape)}, expected [N, ...] with N >= 1 samples and at "
-                "least one number per sample"
-            )
-        if g.shape[0] != tensors[0].shape[0]:
-            raise ValueError(
-                f"{name}: got {g.shape[0]} samples, expected {tensors[0].shape[0]} as in grads[0]"
-            )
-        if g.device != tensors[0].device:
-            raise ValueError(
-                f"{name}: got device {g.device}, expected {tensors[0].device} as in grads[0]"
-            )
+    check_grads(tensors, isinstance(grads, Tensor))
     return ops.grad_gram([g.detach() for g in tensors])
 
 
