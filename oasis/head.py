@@ -129,12 +129,13 @@ def _problem(
 ) -> Problem:
     check_head_tensors(hidden, weight, labels, sample, bias)
     epilogue_type = _epilogue_type(hidden.device, hidden.dtype)
-    labels = torch.where(labels == -100, labels, labels - first) if first else labels
     problem = Problem.of(
         *(hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean, epilogue_type)
     )
     if problem.tokens.numel() != num_samples:
         raise ValueError(f"sample: got {int(sample.max())}, expected 0 to {num_samples - 1}")
+    if first:  # of those with a label: one shifted by `first` may be -100 itself
+        problem.labels -= first
     return problem
 
 

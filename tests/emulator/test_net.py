@@ -6,10 +6,11 @@ import re
 
 import pytest
 import torch
+from sanitized.program import Fault
 
 from oasis.selector_state import Statistic
 
-from .device import KERNELS, Device, Fault
+from .device import KERNELS, Device
 from .test_oris import PLAIN, state
 from .test_siren import random_gram
 
