@@ -51,8 +51,6 @@ def check_float(name: str, tensor: Tensor) -> None:
 
 def check_grads(grads: Sequence[Tensor], single: bool = False) -> None:
     """Per-sample gradients, one tensor [N, ...] per parameter, or a `single` one."""
-    if not grads:
-        raise ValueError("grads: got an empty list, expected one tensor [N, ...] per parameter")
     for i, g in enumerate(grads):
         name = "grads" if single else f"grads[{i}]"
         check_float(name, g)

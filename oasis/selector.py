@@ -139,11 +139,24 @@ class Selector(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Nothing to take over: `_load_from_state_dict` has made sure that it is the same."""
 
-    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, *reports) -> None:
-        # All or nothing: torch copies entry by entry, and complains at the end.
-        known = {*self._buffers, *self._parameters, *self._modules, "_extra_state"}
-        saved = saved_state(state_dict, prefix, self._settings(), known, strict)
-        super()._load_from_state_dict({**state_dict, **saved}, prefix, metadata, strict, *reports)
+    def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False):
+        """As of `torch.nn.Module`, but all or nothing: torch complains when it has copied.
+
+        Raises:
+            TypeError, ValueError: naming the entry that is missing, unknown or wrong: of another
+                type or shape, with statistics or counters that no stream can have, or of a selector
+                with another ratio or preset.
+        """
+        unknown = set(state_dict) - set(self.state_dict()) if strict else ()
+        if unknown:
+            raise ValueError(
+                f"state: got {', '.join(sorted(unknown))}, expected a selector's alone"
+            )
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def _load_from_state_dict(self, state_dict, prefix, *arguments) -> None:
+        saved = saved_state(state_dict, prefix, self._settings())
+        super()._load_from_state_dict({**state_dict, **saved}, prefix, *arguments)
 
     @property
     def mean(self) -> Tensor:

@@ -20,14 +20,10 @@ assert (len(Statistic), len(Counter)) == (_core.STATISTICS, _core.COUNTERS)
 ENTRIES = ("statistics", "counters", "_extra_state")
 
 
-def saved_state(
-    state: Mapping[str, Tensor], prefix: str, settings: dict, known: set[str], strict: bool
-) -> dict[str, Tensor]:
+def saved_state(state: Mapping[str, Tensor], prefix: str, settings: dict) -> dict[str, Tensor]:
     """The entries of a Selector in `state`, checked, as copies; empty where there are none.
 
-    Args:
-        settings: ratio and preset of the selector that is to take them over.
-        known: names of entries that it has; `strict` refuses others.
+    `settings` are ratio and preset of the selector that is to take them over.
 
     Raises:
         TypeError, ValueError: naming the entry.
@@ -41,10 +37,6 @@ def saved_state(
             raise ValueError(
                 f"state: got {got} without {prefix + name}, expected all of a selector"
             )
-    if strict:
-        for key in state:
-            if key.startswith(prefix) and key[len(prefix) :].split(".")[0] not in known:
-                raise ValueError(f"state: got an entry {key}, expected those of a selector alone")
     for name, value in found.items():
         if not isinstance(value, Tensor) or value.device.type == "meta":
             got = value.device if isinstance(value, Tensor) else type(value).__name__
