@@ -118,10 +118,11 @@ static inline void flush(vf v, double* sums) {
 static inline void flush(vd v, double* sums) { store(sums, load<vd>(sums) + v); }
 
 // All products of the rows a[0..R) with b[0..C) over `columns` (a multiple of the vector). Along
-// the way the two rows at `next` are fetched into the second-level cache, for the next chunk.
+// the way the two rows at `next` are fetched into the second-level cache, for the next chunk. Not
+// inlined: what goes on around it would take the registers of its loop.
 template <typename T>
-inline void tile(const T* const* a, const T* const* b, int64_t columns, const T* const* next,
-                 double* sums) {
+__attribute__((noinline)) void tile(const T* const* a, const T* const* b, int64_t columns,
+                                    const T* const* next, double* sums) {
   using V = typename Vector<T>::type;
   constexpr int lanes = Vector<T>::lanes;
   sums = static_cast<double*>(__builtin_assume_aligned(sums, kVectorBytes));
