@@ -16,7 +16,7 @@ TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 
 SANITIZERS = {
-    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "address": ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
 ENVIRONMENT = {

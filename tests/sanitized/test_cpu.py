@@ -93,6 +93,29 @@ def test_siren_over_many_subsets(sanitized, generator):
     assert torch.equal(got.order, want.order)
 
 
+@pytest.mark.parametrize("method", RULES)
+def test_no_number_leads_out_of_memory(sanitized, method, generator):
+    # Public functions refuse most of these; the operators must survive them.
+    sanitized()
+    numbers = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, 1e300, -1.0, 1e-300, 2.0])
+    state = torch.zeros(4, dtype=torch.float64), torch.zeros(6, dtype=torch.int64)
+    for n in (1, 2, 9, 14):
+        for _ in range(8):
+            gram, scores, extra = (
+                numbers.double()[torch.randint(len(numbers), shape, generator=generator)]
+                for shape in ((n, n), (n,), (5,))
+            )
+            valid = torch.rand(n, generator=generator) < 0.8
+            adjusted, order = ops.siren(gram, valid, extra[0], method, float(extra[1]), scores)
+            picks = order[order >= 0].tolist()
+            assert len(set(picks)) == len(picks) and valid[order[order >= 0]].all()
+            state[0].copy_(extra[:4])
+            for draw in DRAWS:
+                options = ("within", draw, 1, False, 0.1, 0.01, 0.5)
+                mask = ops.oris_(scores, adjusted, valid, *state, 0.25, 0.9, *options)[2]
+                assert not (mask & ~valid).any()
+
+
 @pytest.mark.parametrize("preset", ["paper", "released", "calibrated"])
 @pytest.mark.parametrize("draw", DRAWS)
 def test_oris(sanitized, preset, draw, generator):
