@@ -91,9 +91,10 @@ def check_head_tensors(hidden, weight, labels, sample, bias) -> None:
         check_float("bias", bias)
         if bias.shape != (vocabulary,):
             raise ValueError(f"bias: got shape {list(bias.shape)}, expected [{vocabulary}]")
-    for name, value in (("weight", weight), ("labels", labels), ("sample", sample), ("bias", bias)):
-        if value is not None and value.device != hidden.device:
-            raise ValueError(f"{name}: got device {value.device}, expected {hidden.device}")
+    tensors = {"hidden": hidden, "weight": weight, "labels": labels, "sample": sample, "bias": bias}
+    for name, value in tensors.items():
+        if value is not None:
+            check_buffer(name, value, value.dtype, None, hidden.device)
 
 
 def check_head(

@@ -206,6 +206,8 @@ HEAD = ("hidden", "weight", "labels", "sample", "num_samples", "bias")
         ("weight", lambda t: t[:, :-1]),
         ("weight", lambda t: t.double()),
         ("hidden", lambda t: t.long()),
+        ("hidden", freed),
+        ("weight", freed),
     ],
 )
 def test_head_gram(name, change, method, generator):
