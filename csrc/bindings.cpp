@@ -3,11 +3,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "cpu/calls.h"
 #include "cpu/kernels.h"
+#include "cpu/names.h"
 #include "oasis/mean_field.h"
 #include "oasis/oris.h"
 #include "oasis/philox.h"
@@ -31,86 +34,20 @@ T* at(Address a) {
   return reinterpret_cast<T*>(a);
 }
 
-DType dtype_of(const std::string& name) {
-  if (name == "float32") return DType::float32;
-  if (name == "float64") return DType::float64;
-  if (name == "bfloat16") return DType::bfloat16;
-  if (name == "float16") return DType::float16;
-  throw py::type_error("dtype: got " + name);
-}
-
-// Merges dimensions that one stride can walk, and drops those of size 1.
-StridedSamples describe(Address data, const std::string& dtype, const std::vector<int64_t>& sizes,
-                        const std::vector<int64_t>& strides) {
-  StridedSamples s{};
-  s.data = at<const void>(data);
-  s.dtype = dtype_of(dtype);
-  s.samples = sizes.at(0);
-  s.sample_stride = strides.at(0);
-  for (size_t d = 1; d < sizes.size(); ++d) {
-    if (sizes[d] == 1) continue;
-    if (s.dims && s.strides[s.dims - 1] == sizes[d] * strides[d]) {
-      s.sizes[s.dims - 1] *= sizes[d];
-      s.strides[s.dims - 1] = strides[d];
-      continue;
-    }
-    if (s.dims == kMaxDims)
-      throw py::value_error("grads: more than 8 separately strided dimensions");
-    s.sizes[s.dims] = sizes[d];
-    s.strides[s.dims++] = strides[d];
-  }
-  if (s.dims == 0) s.sizes[0] = s.strides[0] = 1, s.dims = 1;
-  return s;
-}
-
 void gram(Address data, const std::string& dtype, const std::vector<int64_t>& sizes,
           const std::vector<int64_t>& strides, bool wide, Address out) {
-  const StridedSamples samples = describe(data, dtype, sizes, strides);
+  const StridedSamples samples = describe(at<const void>(data), dtype_of(dtype), sizes, strides);
   py::gil_scoped_release unlocked;
-  kernels().gram(samples, wide, at<double>(out));
+  if (!kernels().gram(samples, wide, at<double>(out))) throw std::bad_alloc();
 }
 
-// Runs on the valid samples alone: an invalid one may neither be picked nor enter a mean.
-// `informativeness` 0 is the diagonal of `gram`.
-int64_t siren(Address gram, Address valid, int64_t n, const std::string& method, double ridge,
-              double floor, Address adjusted, Address order, Address informativeness) {
-  const Rule rule = method == "exact"        ? Rule::exact
-                    : method == "mean_field" ? Rule::mean_field
-                    : method == "pairwise"   ? Rule::pairwise
-                    : method == "residual"   ? Rule::residual
-                                             : Rule::none;
+int64_t siren_at(Address gram, Address valid, int64_t n, const std::string& method, double ridge,
+                 double floor, Address adjusted, Address order, Address informativeness) {
+  const Rule rule = rule_of(method);
   py::gil_scoped_release unlocked;
-  const double* k = at<const double>(gram);
-  const bool* ok = at<const bool>(valid);
-  std::vector<int64_t> kept;
-  for (int64_t i = 0; i < n; ++i)
-    if (ok[i]) kept.push_back(i);
-  const int64_t m = int64_t(kept.size());
-  std::vector<double> compact(size_t(m * m)), scores(static_cast<size_t>(m));
-  std::vector<double> score(static_cast<size_t>(m));
-  std::vector<int64_t> picks(static_cast<size_t>(m));
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < m; ++j)
-      compact[size_t(i * m + j)] = k[kept[size_t(i)] * n + kept[size_t(j)]];
-  const double* given = at<const double>(informativeness);
-  for (int64_t i = 0; i < m; ++i)
-    score[size_t(i)] = given ? given[kept[size_t(i)]] : compact[size_t(i * m + i)];
-  int64_t made = 0;
-  if (m > 0) {
-    made = kernels().siren(compact.data(), score.data(), m, rule, ridge, floor, scores.data(),
-                           picks.data());
-    if (made < 0) throw std::bad_alloc();
-  }
-  double* a = at<double>(adjusted);
-  int64_t* o = at<int64_t>(order);
-  for (int64_t i = 0; i < n; ++i) a[i] = 0, o[i] = -1;
-  // Stopped early: what was not picked keeps its raw score.
-  for (int64_t i : kept) a[i] = given ? given[i] : k[i * n + i];
-  for (int64_t i = 0; i < made; ++i) {
-    o[i] = kept[size_t(picks[size_t(i)])];
-    a[o[i]] = scores[size_t(picks[size_t(i)])];
-  }
-  return made;
+  return oasis::siren({at<const double>(gram), at<const bool>(valid),
+                       at<const double>(informativeness), n, rule, ridge, floor,
+                       at<double>(adjusted), at<int64_t>(order)});
 }
 
 // One alternating sum, for the tests of its error.
@@ -130,16 +67,10 @@ OrisConfig oris_config(double ratio, double beta, const std::string& scale, cons
   OrisConfig config{};
   config.ratio = ratio;
   config.beta = beta;
-  config.scale = scale == "sample"  ? Scale::sample
-                 : scale == "batch" ? Scale::batch
-                 : scale == "raw"   ? Scale::raw
-                                    : Scale::within;
-  config.draw = draw == "shared"       ? Draw::shared
-                : draw == "systematic" ? Draw::systematic
-                : draw == "top"        ? Draw::top
-                                       : Draw::bernoulli;
+  config.scale = scale_of(scale);
+  config.draw = draw_of(draw);
   config.warmup = warmup;
-  config.recursion = recursion == "released" ? Recursion::released : Recursion::equations;
+  config.recursion = recursion_of(recursion);
   config.gain = gain;
   config.slack = slack;
   config.temperature = temperature;
@@ -262,7 +193,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("STATISTICS") = int(kStatistics);
   m.attr("COUNTERS") = int(kCounters);
   m.def("gram", &oasis::gram);
-  m.def("siren", &oasis::siren);
+  m.def("siren", &oasis::siren_at);
   m.def("mean_field_sum", &oasis::mean_field_sum);
   m.def("oris", &oasis::oris_step);
   m.def("oris_stop", &oasis::oris_stops);

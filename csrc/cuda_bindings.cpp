@@ -38,18 +38,29 @@ cuda::Gram cuda_gram_of(const py::kwargs& k) {
 }
 
 cuda::Siren cuda_siren_of(const py::kwargs& k) {
-  const std::string method = field<std::string>(k, "method");
   cuda::Siren s{};
   s.gram = pointer<const double>(k, "gram");
   s.valid = pointer<const bool>(k, "valid");
   s.floor = pointer<const double>(k, "floor");
   s.n = field<int64_t>(k, "n");
   s.capacity = field<int64_t>(k, "capacity");
-  s.rule = method == "exact"        ? cuda::Rule::exact
-           : method == "mean_field" ? cuda::Rule::mean_field
-           : method == "pairwise"   ? cuda::Rule::pairwise
-           : method == "residual"   ? cuda::Rule::residual
-                                    : cuda::Rule::none;
+  switch (rule_of(field<std::string>(k, "method"))) {
+    case Rule::exact:
+      s.rule = cuda::Rule::exact;
+      break;
+    case Rule::mean_field:
+      s.rule = cuda::Rule::mean_field;
+      break;
+    case Rule::pairwise:
+      s.rule = cuda::Rule::pairwise;
+      break;
+    case Rule::residual:
+      s.rule = cuda::Rule::residual;
+      break;
+    case Rule::none:
+      s.rule = cuda::Rule::none;
+      break;
+  }
   s.ridge = field<double>(k, "ridge");
   s.adjusted = pointer<double>(k, "adjusted");
   s.order = pointer<int64_t>(k, "order");

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from oasis import _core
+from oasis.buffers import oris_inputs, siren_inputs, state_buffers
 
 BUILT = _core.build_info()["cuda"]
 MAX_EXACT = _core.MAX_EXACT
@@ -105,9 +106,8 @@ def siren(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float)
     "exact" with more than 30 samples of which fewer are valid waits for the device once: their
     number sizes the tables.
     """
-    n = gram.shape[0]
-    gram, valid, floor = gram.contiguous(), valid.contiguous(), floor.contiguous()
-    capacity = n
+    gram, valid, floor, _ = siren_inputs(gram, valid, floor, None, gram.device)
+    capacity = n = gram.shape[0]
     if method == "exact" and n > MAX_EXACT:
         capacity = max(int(valid.sum()), 1)
     arguments, adjusted, order = _siren_arguments(gram, valid, floor, method, ridge, capacity)
@@ -142,18 +142,20 @@ def _oris_arguments(informativeness, adjusted, valid, statistics, counters, opti
 
 def oris_(informativeness, adjusted, valid, statistics, counters, *options):
     """Relative informativeness [N], probability [N], mask [N]; advances the state in place."""
-    inputs = [t.contiguous() for t in (informativeness, adjusted, valid)]
-    arguments, results = _oris_arguments(*inputs, statistics, counters, options)
-    with _queue(informativeness.device) as stream:
+    device = informativeness.device
+    inputs = oris_inputs(informativeness, adjusted, valid, device)
+    state = state_buffers(statistics, counters, device)
+    arguments, results = _oris_arguments(*inputs, *state, options)
+    with _queue(device) as stream:
         _launch(_core.cuda_oris, arguments, stream)
     return results
 
 
 def siren_oris_(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
     """Both steps; up to ONE_LAUNCH samples by one kernel, where shared memory allows."""
-    gram, informativeness, valid, floor = (
-        t.contiguous() for t in (gram, informativeness, valid, floor)
-    )
+    scores, device = informativeness, gram.device
+    gram, valid, floor, informativeness = siren_inputs(gram, valid, floor, scores, device)
+    statistics, counters = state_buffers(statistics, counters, device)
     n = gram.shape[0]
     if n <= ONE_LAUNCH:
         first, adjusted, order = _siren_arguments(gram, valid, floor, method, ridge, n)

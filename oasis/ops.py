@@ -2,8 +2,8 @@
 (`oasis.gram.operators`), its implementation per device.
 
 The compiled core takes raw addresses. They are hidden inside opaque `torch.library` operators, so
-that tracing and fake tensors never see one. Arguments are checked by the public functions
-(`oasis.gram`, `oasis.siren`, `oasis.selector`), not here.
+that tracing and fake tensors never see one. What lies at them is checked at every call
+(`oasis.buffers`), what it means by `oasis.gram`, `oasis.siren` and `oasis.selector`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from oasis import _core, cuda
+from oasis.buffers import CPU, oris_inputs, siren_inputs, state_buffers
+from oasis.checks import check_grads
 
 # Not torch.library.custom_op: its first call imports the compiler stack, seconds of it.
 _library = torch.library.Library("oasis", "DEF")
@@ -51,6 +53,7 @@ _define("grad_gram(Tensor[] grads) -> Tensor")
 @implement("grad_gram", "CPU")
 def _(grads: Sequence[Tensor]) -> Tensor:
     """Gram matrix [N, N] (float64) of per-sample gradients, one tensor [N, ...] per parameter."""
+    check_grads(grads)
     n = grads[0].shape[0]
     out = torch.zeros(n, n, dtype=torch.float64)
     for g in grads:
@@ -85,6 +88,7 @@ def _(grads: Sequence[Tensor]) -> Tensor:
 
 @implement("grad_gram", "CUDA")
 def _(grads: Sequence[Tensor]) -> Tensor:
+    check_grads(grads)
     if cuda.BUILT:
         return cuda.grad_gram(grads)
     n = grads[0].shape[0]
@@ -121,11 +125,10 @@ def _siren(
     `informativeness` [N] >= 0 takes the place of its diagonal as a score; cosines stay those of the
     matrix. (Of "residual": informativeness x the share of the gradient outside the picks' span.)
     """
+    gram, valid, floor, scores = siren_inputs(gram, valid, floor, informativeness, CPU)
     n = gram.shape[0]
-    if informativeness is not None and method == "residual":
-        gram = _with_diagonal(gram, informativeness)
-    gram, valid = gram.contiguous(), valid.contiguous()
-    scores = None if informativeness is None else informativeness.contiguous()
+    if scores is not None and method == "residual":
+        gram = _with_diagonal(gram, scores)
     adjusted = torch.empty(n, dtype=torch.float64)
     order = torch.empty(n, dtype=torch.int64)
     _core.siren(
@@ -190,8 +193,9 @@ _define(
 @implement("oris_", "CPU")
 def _oris_(informativeness, adjusted, valid, statistics, counters, *options):
     """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
+    inputs = oris_inputs(informativeness, adjusted, valid, CPU)
+    statistics, counters = state_buffers(statistics, counters, CPU)
     n = informativeness.shape[0]
-    inputs = [t.contiguous() for t in (informativeness, adjusted, valid)]
     relative, probability = (torch.empty(n, dtype=torch.float64) for _ in range(2))
     mask = torch.empty(n, dtype=torch.bool)
     _core.oris(
@@ -217,7 +221,7 @@ def _(informativeness, adjusted, valid, statistics, counters, *options):
 def _oris_cuda(informativeness, adjusted, valid, statistics, counters, *options):
     if cuda.BUILT:
         return cuda.oris_(informativeness, adjusted, valid, statistics, counters, *options)
-    state = statistics.cpu(), counters.cpu()
+    state = [t.cpu() for t in state_buffers(statistics, counters, informativeness.device)]
     results = _oris_(informativeness.cpu(), adjusted.cpu(), valid.cpu(), *state, *options)
     statistics.copy_(state[0])
     counters.copy_(state[1])

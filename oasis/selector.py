@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
 
-from oasis import _core, ops
+from oasis import ops
+from oasis.buffers import state_buffers
 from oasis.checks import check_count
 from oasis.gram import HeadGram, grad_gram
 from oasis.oris import PRESETS, Preset, check_ratio
+from oasis.selector_state import Counter, Statistic, saved_state, settings_as_bytes
 from oasis.siren import check_gram, check_rule, check_valid
 
-_MEAN, _VARIANCE, _WITHIN, _THRESHOLD = range(_core.STATISTICS)
 _LARGEST = 1e150
-_BATCHES, _CANDIDATES, _SELECTED, _SKIPPED, _SEED, _OFFSET = range(_core.COUNTERS)
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,10 @@ class Selector(nn.Module):
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
         self.nonfinite = nonfinite
-        statistics = torch.zeros(_core.STATISTICS, dtype=torch.float64)
-        statistics[_THRESHOLD] = self.preset.threshold(self.ratio)
-        counters = torch.zeros(_core.COUNTERS, dtype=torch.int64)
-        counters[_SEED] = seed
+        statistics = torch.zeros(len(Statistic), dtype=torch.float64)
+        statistics[Statistic.threshold] = self.preset.threshold(self.ratio)
+        counters = torch.zeros(len(Counter), dtype=torch.int64)
+        counters[Counter.seed] = seed
         self.register_buffer("statistics", statistics)
         self.register_buffer("counters", counters)
 
@@ -130,81 +129,74 @@ class Selector(nn.Module):
     def extra_repr(self) -> str:
         return f"ratio={self.ratio}, nonfinite={self.nonfinite!r}, {self.preset}"
 
+    def _settings(self) -> dict:
+        return {"ratio": self.ratio, **asdict(self.preset)}
+
     def get_extra_state(self) -> Tensor:
-        """Ratio and preset, as JSON in bytes: a state dict of tensors alone travels best."""
-        text = json.dumps({"ratio": self.ratio, **asdict(self.preset)})
-        return torch.tensor(list(text.encode()), dtype=torch.uint8)
+        """Ratio and preset."""
+        return settings_as_bytes(self._settings())
 
     def set_extra_state(self, state: Tensor) -> None:
         """Nothing to take over: `_load_from_state_dict` has made sure that it is the same."""
 
-    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        # A threshold steered to one ratio, or statistics of one preset, mean nothing to another.
-        if prefix + "_extra_state" in state_dict:
-            saved, own = (
-                json.loads(bytes(state.tolist()))
-                for state in (state_dict[prefix + "_extra_state"], self.get_extra_state())
+    def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False):
+        """As of `torch.nn.Module`, but all or nothing: torch complains when it has copied.
+
+        Raises:
+            TypeError, ValueError: naming the entry that is missing, unknown or wrong: of another
+                type or shape, with statistics or counters that no stream can have, or of a selector
+                with another ratio or preset.
+        """
+        unknown = set(state_dict) - set(self.state_dict()) if strict else ()
+        if unknown:
+            raise ValueError(
+                f"state: got {', '.join(sorted(unknown))}, expected a selector's alone"
             )
-            for name in sorted(own.keys() | saved.keys()):
-                if name not in own or name not in saved:
-                    who = "this" if name in own else "its"
-                    raise ValueError(
-                        f"state: saved by another version of oasis; only {who} selector has a "
-                        f"setting {name!r}"
-                    )
-            for name, value in own.items():
-                if saved[name] != value:
-                    raise ValueError(
-                        f"state: saved with {name}={saved[name]!r}, expected {value!r} as in "
-                        "this selector; make one with the same ratio and preset"
-                    )
-        statistics = state_dict.get(prefix + "statistics")
-        counters = state_dict.get(prefix + "counters")
-        if (statistics is not None and statistics.isnan().any()) or (
-            counters is not None and (counters < 0).any()
-        ):
-            raise ValueError(f"state: got {statistics}, {counters}, expected no NaN, counts >= 0")
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def _load_from_state_dict(self, state_dict, prefix, *arguments) -> None:
+        saved = saved_state(state_dict, prefix, self._settings())
+        super()._load_from_state_dict({**state_dict, **saved}, prefix, *arguments)
 
     @property
     def mean(self) -> Tensor:
         """0-d float64, running mean of the batches' mean informativeness."""
-        return self.statistics[_MEAN]
+        return self.statistics[Statistic.mean]
 
     @property
     def variance(self) -> Tensor:
         """0-d float64, running variance of the batches' mean informativeness."""
-        return self.statistics[_VARIANCE]
+        return self.statistics[Statistic.variance]
 
     @property
     def within(self) -> Tensor:
         """0-d float64, running variance of informativeness about the running mean."""
-        return self.statistics[_WITHIN]
+        return self.statistics[Statistic.within]
 
     @property
     def threshold(self) -> Tensor:
         """0-d float64, I_T for the next batch."""
-        return self.statistics[_THRESHOLD]
+        return self.statistics[Statistic.threshold]
 
     @property
     def batches(self) -> Tensor:
         """0-d int64, batches with at least one scored sample."""
-        return self.counters[_BATCHES]
+        return self.counters[Counter.batches]
 
     @property
     def candidates(self) -> Tensor:
         """0-d int64, samples scored (finite, with label tokens)."""
-        return self.counters[_CANDIDATES]
+        return self.counters[Counter.candidates]
 
     @property
     def selected(self) -> Tensor:
         """0-d int64, samples selected."""
-        return self.counters[_SELECTED]
+        return self.counters[Counter.selected]
 
     @property
     def skipped(self) -> Tensor:
         """0-d int64, samples that could not be scored (non-finite, or without label tokens)."""
-        return self.counters[_SKIPPED]
+        return self.counters[Counter.skipped]
 
     @property
     def realised_ratio(self) -> Tensor:
@@ -250,6 +242,7 @@ class Selector(nn.Module):
         if grads is not None:
             gram = grad_gram(grads)
         gram = gram.gram if isinstance(gram, HeadGram) else gram
+        state_buffers(self.statistics, self.counters, self.statistics.device)
         if isinstance(gram, Tensor) and gram.device != self.statistics.device:
             raise ValueError(
                 f"{source}: got device {gram.device}, expected {self.statistics.device} as the "

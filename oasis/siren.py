@@ -105,6 +105,7 @@ def siren(
     Raises:
         TypeError, ValueError: wrong type or shape, non-finite entries among the valid samples,
             unknown method, N beyond the limit of "exact".
+        MemoryError: too little memory for the subsets of "exact".
     """
     gram = check_gram(gram)
     n = gram.shape[0]

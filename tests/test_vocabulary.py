@@ -49,6 +49,13 @@ def test_three_uneven_ranges(cuts, softcap, reduction, generator):
     assert got.reduction == reduction and got.method == "ghost"
 
 
+def test_a_label_a_hundred_below_a_range_counts(generator):
+    arguments = problem(generator, lengths=[3, 2], d=4, v=400, masked=0)
+    arguments["labels"][:3] = torch.tensor([30, 100, 0])
+    got = oasis.merge(parts(arguments, 100, 130, 200))
+    assert_same(got, oasis.head_gram(**arguments, method="ghost"), 1e-12)
+
+
 @pytest.mark.parametrize("slope", [60.0, -60.0])
 def test_peaks_far_apart(slope, generator):
     arguments = problem(generator, lengths=[3, 2, 4], d=6, v=9001)

@@ -8,7 +8,7 @@ namespace oasis {
 
 #define OASIS_DECLARE(isa)                                                           \
   namespace isa {                                                                    \
-  void gram(const StridedSamples&, bool, double*);                                   \
+  bool gram(const StridedSamples&, bool, double*);                                   \
   int64_t siren(double*, double*, int64_t, Rule, double, double, double*, int64_t*); \
   void head_block(const HeadBlock&, bool);                                           \
   void head_rescale(void*, const double*, int64_t, bool);                            \

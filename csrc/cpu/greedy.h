@@ -2,17 +2,22 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
+
+#include "cpu/scratch.h"
 
 namespace oasis {
 namespace OASIS_ISA {
 
 // `score` is the informativeness [n]. `join(a, m, picked)` updates adjusted[] of the samples left
-// after sample a became the m-th pick. Stops where the largest does not exceed `floor`.
+// after sample a became the m-th pick. Stops where the largest does not exceed `floor`. Returns the
+// number of picks, or -1 without memory.
 template <typename Join>
 static int64_t greedy(const double* score, int64_t n, double floor, double* adjusted,
                       int64_t* order, Join join) {
-  bool* picked = static_cast<bool*>(calloc(size_t(n), 1));
+  const Scratch<bool> flags(n);
+  if (!flags) return -1;
+  bool* const picked = flags.get();
+  for (int64_t i = 0; i < n; ++i) picked[i] = false;
   for (int64_t i = 0; i < n; ++i) adjusted[i] = score[i];
   int64_t m = 0;
   for (; m < n; ++m) {
@@ -24,7 +29,6 @@ static int64_t greedy(const double* score, int64_t n, double floor, double* adju
     order[m] = best;
     if (m + 1 < n) join(best, m, picked);
   }
-  free(picked);
   return m;
 }
 

@@ -56,11 +56,12 @@ struct HeadReduce {
 struct Kernels {
   const char* name;
   // Adds the Gram matrix to out [N, N] (float64); `wide` multiplies in float64 whatever the type.
-  void (*gram)(const StridedSamples&, bool wide, double* out);
+  // False where memory for it is lacking; out is then as it was.
+  bool (*gram)(const StridedSamples&, bool wide, double* out);
   // score [n] is the informativeness, the diagonal of gram unless another measure takes its place
   // (Rule::residual knows the diagonal alone); both are overwritten. order receives the picks
   // and adjusted their scores; returns how many were made (all, or those above `floor`), or -1
-  // without memory.
+  // where memory for it is lacking. n >= 1, and n <= kMaxExact where the rule is exact.
   int64_t (*siren)(double* gram, double* score, int64_t n, Rule, double ridge, double floor,
                    double* adjusted, int64_t* order);
   void (*head_block)(const HeadBlock&, bool float64);

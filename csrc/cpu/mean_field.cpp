@@ -1,10 +1,9 @@
 // Mean-field SIREN for large N: O(N^3) where the exact rule doubles with every sample.
 #include "oasis/mean_field.h"
 
-#include <cstdlib>
-
 #include "cpu/greedy.h"
 #include "cpu/kernels.h"
+#include "cpu/scratch.h"
 
 namespace oasis {
 namespace OASIS_ISA {
@@ -14,14 +13,11 @@ namespace OASIS_ISA {
 // thread: 20 ms at N = 256, and 256 forks and joins would cost more where cores are shared.
 int64_t mean_field(const double* gram, const double* score, int64_t n, double floor,
                    double* adjusted, int64_t* order) {
-  double* row_sum = static_cast<double*>(malloc(size_t(n) * 3 * 8));
-  MeanFieldTable* table = static_cast<MeanFieldTable*>(malloc(sizeof(MeanFieldTable)));
-  if (!row_sum || !table) {
-    free(row_sum);
-    free(table);
-    return -1;
-  }
-  double *norm = row_sum + n, *w = norm + n;
+  const Scratch<double> numbers(3 * n);
+  const Scratch<MeanFieldTable> nodes(1);
+  if (!numbers || !nodes) return -1;
+  MeanFieldTable* const table = nodes.get();
+  double *row_sum = numbers.get(), *norm = row_sum + n, *w = norm + n;
   for (int64_t i = 0; i < n; ++i) norm[i] = ::sqrt(gram[i * n + i]);
   // Over H: of I_v, K_vv, ||g_v||, and of K_vv' (v != v').
   double scores = 0, squares = 0, norms = 0, pairs = 0;
@@ -58,10 +54,7 @@ int64_t mean_field(const double* gram, const double* score, int64_t n, double fl
       adjusted[i] = score[i] + (norm[i] > 0 ? overlap / norm[i] : 0.0);
     }
   };
-  const int64_t picks = greedy(score, n, floor, adjusted, order, join);
-  free(row_sum);
-  free(table);
-  return picks;
+  return greedy(score, n, floor, adjusted, order, join);
 }
 
 }  // namespace OASIS_ISA

@@ -1,9 +1,8 @@
 // SIREN (docs/method.md 2): greedy picks by informativeness less what the picked samples already
 // teach.
-#include <cstdlib>
-
 #include "cpu/greedy.h"
 #include "cpu/kernels.h"
+#include "cpu/scratch.h"
 #include "cpu/vec.h"
 #include "oasis/numbers.h"
 
@@ -33,31 +32,29 @@ struct Coefficients {
 // Tables over the subsets of H, extended by doubling as H grows (docs/method.md 2.1). A subset is a
 // bit pattern over H in picking order; what is a plain sum over its members is split in low + high.
 struct Subsets {
+  const int64_t subsets, high, groups;
+  const Scratch<double> norms, block;
   double* squared_norm;  // [2^m] ||S_U||^2
   double low_score[kLow] = {}, low_norm[kLow] = {}, low_inner[kLow] = {};
   double *high_score, *high_norm, *high_inner, *high_term, *partial;
   int m = 0;
 
-  explicit Subsets(int64_t n) {
-    const int64_t subsets = int64_t(1) << (n > 2 ? n - 2 : 0);
-    const int64_t high = subsets > kLow ? subsets >> kLowBits : 1;
-    const int64_t groups = (high + kGroup - 1) / kGroup;
-    squared_norm = static_cast<double*>(aligned_alloc(64, size_t(subsets < 8 ? 8 : subsets) * 8));
-    double* block = static_cast<double*>(
-        aligned_alloc(64, size_t(groups * kLow + 4 * (high < 8 ? 8 : high)) * 8));
-    partial = block;
-    if (!squared_norm || !block) return;
-    high_score = block + groups * kLow;
+  explicit Subsets(int64_t n)
+      : subsets(int64_t(1) << (n > 2 ? n - 2 : 0)),
+        high(subsets > kLow ? subsets >> kLowBits : 1),
+        groups((high + kGroup - 1) / kGroup),
+        norms(subsets < 8 ? 8 : subsets),
+        block(groups * kLow + 4 * high) {
+    if (!allocated()) return;
+    squared_norm = norms.get();
+    partial = block.get();
+    high_score = partial + groups * kLow;
     high_norm = high_score + high;
     high_inner = high_norm + high;
     high_term = high_inner + high;
     squared_norm[0] = high_score[0] = high_norm[0] = high_inner[0] = 0;
   }
-  ~Subsets() {
-    free(squared_norm);
-    free(partial);
-  }
-  bool allocated() const { return squared_norm && partial; }
+  bool allocated() const { return norms && block; }
 };
 
 // table[U] for all U by doubling: table[U + bit u] = table[U] + value[u].
@@ -212,8 +209,9 @@ int64_t pairwise(const double* gram, const double* score, int64_t n, double floo
 // Pivoted Cholesky: the Schur complement's diagonal is what H does not span (docs/method.md 2.3).
 int64_t residual(const double* gram, const double* score, int64_t n, double ridge, double floor,
                  double* adjusted, int64_t* order) {
-  double* factor = static_cast<double*>(malloc(size_t(n) * size_t(n) * 8));  // row m: pick m
-  if (!factor) return -1;
+  const Scratch<double> rows(n * n);  // row m: pick m
+  if (!rows) return -1;
+  double* const factor = rows.get();
   double lambda = 0;
   for (int64_t i = 0; i < n; ++i) lambda += gram[i * n + i];
   lambda *= ridge / double(n);
@@ -237,7 +235,6 @@ int64_t residual(const double* gram, const double* score, int64_t n, double ridg
           if (!(adjusted[i] > 0)) adjusted[i] = 0;
         }
       });
-  free(factor);
   return picks;
 }
 

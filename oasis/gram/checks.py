@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from oasis.buffers import check_buffer
 from oasis.checks import check_count, check_float, check_number
 from oasis.gram.cost import METHODS
 
 
-def check_head(
-    hidden, weight, labels, sample, num_samples, bias, softcap, scale, vocab_range
-) -> None:
-    """The head and its tokens."""
+def check_head_tensors(hidden, weight, labels, sample, bias) -> None:
+    """Types, shapes and devices of the head and its tokens."""
     check_float("hidden", hidden)
     check_float("weight", weight)
     if hidden.ndim != 2 or hidden.shape[1] == 0:
@@ -35,9 +34,18 @@ def check_head(
         check_float("bias", bias)
         if bias.shape != (vocabulary,):
             raise ValueError(f"bias: got shape {list(bias.shape)}, expected [{vocabulary}]")
-    for name, value in (("weight", weight), ("labels", labels), ("sample", sample), ("bias", bias)):
-        if value is not None and value.device != hidden.device:
-            raise ValueError(f"{name}: got device {value.device}, expected {hidden.device}")
+    tensors = {"hidden": hidden, "weight": weight, "labels": labels, "sample": sample, "bias": bias}
+    for name, value in tensors.items():
+        if value is not None:
+            check_buffer(name, value, value.dtype, None, hidden.device)
+
+
+def check_head(
+    hidden, weight, labels, sample, num_samples, bias, softcap, scale, vocab_range
+) -> None:
+    """The head and its tokens."""
+    check_head_tensors(hidden, weight, labels, sample, bias)
+    vocabulary = weight.shape[0]
     check_count("num_samples", num_samples, 1)
     infinity = float("inf")
     if softcap is not None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from oasis.buffers import check_buffer
 from oasis.gram.backends.choice import choose
+from oasis.gram.backends.epilogue import FIELDS
+from oasis.gram.checks import check_head_tensors
+from oasis.gram.cost import METHODS
 from oasis.gram.problem import Problem
 from oasis.gram.regimes import ghost
 from oasis.gram.regimes.instantiate import instantiate
@@ -16,12 +20,17 @@ from oasis.ops import implement
 def _problem(
     hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean, first=0, ghost=False
 ) -> Problem:
+    check_head_tensors(hidden, weight, labels, sample, bias)
     backend = choose(hidden.device, hidden.dtype)[0]
     if backend == "triton" and not ghost:
         backend = "torch"  # Triton's E has a form of its own, and the other regimes look into E
-    labels = torch.where(labels == -100, labels, labels - first) if first else labels
     head = weight, bias, softcap, scale, mean, backend
-    return Problem.of(hidden, labels, sample, num_samples, *head)
+    problem = Problem.of(hidden, labels, sample, num_samples, *head)
+    if problem.tokens.numel() != num_samples:
+        raise ValueError(f"sample: got {int(sample.max())}, expected 0 to {num_samples - 1}")
+    if first:  # of those with a label: one shifted by `first` may be -100 itself
+        problem.labels -= first
+    return problem
 
 
 def _nothing(problem: Problem) -> tuple[Tensor, ...]:
@@ -38,6 +47,8 @@ def head_gram_blocks(
     method: str = "ghost", sketch_dim: int = 4096, seed: int = 0,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """(gram [N, N], loss, entropy, el2n, correct, tokens [N]); `softcap` 0 means none."""
+    if method not in METHODS:
+        raise ValueError(f"method: got {method!r}, expected one of {', '.join(METHODS)}")
     head = bias, softcap, scale, mean
     problem = _problem(hidden, weight, labels, sample, num_samples, *head, ghost=method == "ghost")
     if problem.labels.numel() == 0:
@@ -56,11 +67,33 @@ def head_partial_blocks(*arguments) -> tuple[Tensor, ...]:
     return *ghost.partial(problem), problem.labels + first, problem.tokens
 
 
+def _check_parts(products, gathers, token, inner, labels, tokens) -> None:
+    """Types, shapes and devices of what `merge_parts` takes."""
+    if not len(products) == len(gathers) == len(token) >= 1:
+        counts = len(products), len(gathers), len(token)
+        raise ValueError(f"products, gathers, token: got {counts} parts, expected equally many")
+    device, count = inner.device, labels.numel()
+    check_buffer("labels", labels, torch.int64, (count,), device)
+    check_buffer("tokens", tokens, torch.int64, (tokens.numel(),), device)
+    check_buffer("inner", inner, (torch.float32, torch.float64), (count, count), device)
+    if int(tokens.sum()) != count or (tokens < 0).any():
+        raise ValueError(f"tokens: got {tokens.tolist()}, expected counts that add to {count}")
+    distinct = labels.unique().numel()
+    for i, (product, at_labels, state) in enumerate(zip(products, gathers, token, strict=True)):
+        check_buffer(f"products[{i}]", product, inner.dtype, (count, count), device)
+        check_buffer(f"gathers[{i}]", at_labels, inner.dtype, (count, distinct), device)
+        fields = len(FIELDS)
+        check_buffer(f"token[{i}]", state, torch.float64, (fields, count), device)
+
+
 @implement("head_merge", "CPU", "CUDA")
 def head_merge_blocks(
     products, gathers, token, inner, labels, tokens, softcap: float, scale: float, mean: bool
 ) -> tuple[Tensor, ...]:
     """Outputs as of `head_gram` from the parts of the vocabulary."""
+    _check_parts(products, gathers, token, inner, labels, tokens)
+    products, gathers = ([x.contiguous() for x in each] for each in (products, gathers))
+    inner = inner.contiguous()
     owner = torch.repeat_interleave(tokens)
     backend = choose(inner.device, inner.dtype)[0]
     head = (None, None, softcap, scale, mean, "torch" if backend == "triton" else backend)

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
-import numpy as np
 import torch
+from sanitized.program import ROOT, SANITIZERS, Program, build
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 KERNELS = ROOT / "kernels" / "cuda"
 INCLUDES = [HERE / "include", KERNELS, ROOT / "csrc" / "include"]
 LAUNCHERS = [KERNELS / "gram.cu", KERNELS / "siren.cu"]
 
-SANITIZERS = {
-    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-    "thread": ["-fsanitize=thread"],
-}
 # The scheduler is part of the sanitized program for AddressSanitizer, and hidden from
 # ThreadSanitizer, which must see the kernels' accesses alone.
 SCHEDULER = {"address": SANITIZERS["address"], "thread": ["-DOASIS_TSAN"]}
-ENVIRONMENT = {
-    "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=8:detect_stack_use_after_return=0",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:report_signal_unsafe=0:history_size=4",
-}
-
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 RULES = {"exact": 0, "pairwise": 1, "residual": 2, "none": 3, "mean_field": 4}
 SCALES = {"sample": 0, "batch": 1, "raw": 2, "within": 3}
@@ -38,46 +23,20 @@ RECURSIONS = {"equations": 0, "released": 1}
 ORDERS = {"forward": 0, "backward": 1, "shuffled": 2}
 
 
-def build(sanitizer: str) -> Path:
-    """The runner with this sanitizer, compiled unless the same sources already were."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
-    flags = ["-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
-    flags += [f"-I{folder}" for folder in INCLUDES]
-    flags += ["-include", str(HERE / "include" / "emulator.h")]
-    device = SANITIZERS[sanitizer]
-    units = [(HERE / "emulator.cpp", SCHEDULER[sanitizer]), (HERE / "runner.cpp", device)]
-    units += [(launcher, device) for launcher in LAUNCHERS]
-    sources = sorted(p for f in (HERE, *INCLUDES) for p in f.rglob("*") if p.is_file())
-    digest = hashlib.sha256(repr((compiler, flags, units)).encode())
-    for source in sources:
-        if source.suffix in {".h", ".cpp", ".cu", ".cuh"}:
-            digest.update(source.read_bytes())
-    folder = ROOT / "build" / "emulator" / f"{sanitizer}-{digest.hexdigest()[:16]}"
-    program = folder / "runner"
-    if program.exists():
-        return program
-    folder.mkdir(parents=True, exist_ok=True)
-    objects = [folder / f"{source.stem}.{os.getpid()}.o" for source, _ in units]
-    for (source, own), target in zip(units, objects, strict=True):
-        command = [compiler, *flags, *own, "-x", "c++", "-c", str(source), "-o", str(target)]
-        subprocess.run(command, check=True)
-    linked = folder / f"runner.{os.getpid()}"
-    subprocess.run([compiler, *device, *map(str, objects), "-o", str(linked)], check=True)
-    for target in objects:
-        target.unlink()
-    linked.rename(program)  # whoever builds at the same time finishes with the same file
-    return program
+def build_device(sanitizer: str) -> Path:
+    """The runner with this sanitizer."""
+    first = ["-include", str(HERE / "include" / "emulator.h")]
+    flags = SANITIZERS[sanitizer]
+    units = [(HERE / "emulator.cpp", [*first, *SCHEDULER[sanitizer]])]
+    units += [(source, [*first, *flags]) for source in (HERE / "runner.cpp", *LAUNCHERS)]
+    return build(f"emulator-{sanitizer}", units, [HERE, *INCLUDES], flags)
 
 
-class Fault(AssertionError):
-    """The device stopped: a sanitizer or the emulator found something."""
-
-
-class Device:
+class Device(Program):
     """An emulated device. Tensors go in and come back changed in place."""
 
     def __init__(self, sanitizer: str = "address"):
-        self.program, self.process = build(sanitizer), None
+        super().__init__(build_device(sanitizer))
         self.settings = ("-", "0,3,232448,0")
 
     def configure(self, order="forward", processors=3, shared=227 * 1024, drop=("-", 0)):
@@ -87,52 +46,9 @@ class Device:
             self._configure()
 
     def _configure(self):
-        self._request(f"configure:{self.settings[0]}", self.settings[1], "-", [])
+        self.request(f"configure:{self.settings[0]}", self.settings[1], "-", [])
 
-    def call(self, name: str, integers, doubles, buffers: list[torch.Tensor]) -> str:
-        """Runs a launcher; "ok" or its complaint. Raises Fault if the device died."""
-        if self.process is None:
-            self.process = subprocess.Popen(
-                [self.program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**os.environ, **ENVIRONMENT},
-            )
-            self._configure()
-        listed = [",".join(str(int(i)) for i in integers) or "-"]
-        listed.append(",".join(float(d).hex() for d in doubles) or "-")
-        return self._request(name, *listed, buffers)
-
-    def _request(self, name, integers, doubles, buffers):
-        arrays = [b.view(torch.uint8) if b.dtype == torch.bool else b for b in buffers]
-        arrays = [a.view(torch.int16) if a.element_size() == 2 else a for a in arrays]
-        assert all(a.is_contiguous() for a in arrays)
-        sizes = ",".join(str(a.numel() * a.element_size()) for a in arrays) or "-"
-        process = self.process
-        try:
-            process.stdin.write(f"{name} {integers} {doubles} {sizes}\n".encode())
-            for a in arrays:
-                process.stdin.write(a.numpy().tobytes())
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        answer = process.stdout.readline()
-        returned = [process.stdout.read(a.numel() * a.element_size()) for a in arrays]
-        if not answer:
-            _, complaint = process.communicate()
-            self.process = None
-            raise Fault(complaint.decode(errors="replace"))
-        for a, data in zip(arrays, returned, strict=True):
-            if a.numel():
-                flat = np.frombuffer(data, dtype=a.numpy().dtype)
-                a.copy_(torch.from_numpy(flat.copy()).reshape(a.shape))
-        return answer.decode().strip()
-
-    def close(self):
-        if self.process:
-            self.process.communicate()
-            self.process = None
+    started = _configure
 
     # --- the launchers, as the operators see them ---------------------------------------------
 

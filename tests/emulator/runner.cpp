@@ -1,43 +1,19 @@
-// Serves the launchers of kernels/cuda, run by the emulator, over stdin and stdout.
-//
-// A request is a line `name integers doubles sizes`, each of the three a comma-separated list or -,
-// followed by the buffers' bytes. The answer is a line, `ok` or what a launcher complained about,
-// followed by all buffers as they are afterwards. Every buffer is an allocation of exactly its
-// size, so that AddressSanitizer guards both ends.
+// Serves the launchers of kernels/cuda, run by the emulator (tests/sanitized/serve.h).
 #include <sys/mman.h>
 
-#include <cstdlib>
+#include <cstring>
 #include <memory>
-#include <sstream>
-#include <stdexcept>
 #include <string>
 
 #include "cuda_fp16.h"
 #include "cuda_pipeline_primitives.h"
 #include "faults.cuh"
 #include "launch.h"
+#include "sanitized/serve.h"
 
 namespace {
 
-struct Request {
-  std::vector<int64_t> integers;
-  std::vector<double> doubles;
-  std::vector<size_t> sizes;
-  std::vector<unsigned char*> buffers;
-
-  template <typename T>
-  T* buffer(size_t i) const {
-    return reinterpret_cast<T*>(buffers.at(i));
-  }
-};
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> items;
-  if (list == "-") return items;
-  std::istringstream in(list);
-  for (std::string item; std::getline(in, item, ',');) items.push_back(item);
-  return items;
-}
+using serving::Request;
 
 const char* gram(const Request& r) {
   oasis::cuda::Gram g{};
@@ -86,18 +62,10 @@ oasis::cuda::Siren siren_of(const Request& r) {
   return s;
 }
 
-// Integers from `i` on: scale, draw, warmup, recursion; doubles from 1 on: ratio, beta, gain,
-// slack, temperature. Buffers from `b` on: statistics, counters, relative, probability, mask.
+// The options from integer `i` on (serving::oris_config).
+// Buffers from `b` on: statistics, counters, relative, probability, mask.
 void options(const Request& r, size_t i, size_t b, oasis::cuda::Oris* o) {
-  o->config.scale = static_cast<oasis::Scale>(r.integers.at(i));
-  o->config.draw = static_cast<oasis::Draw>(r.integers.at(i + 1));
-  o->config.warmup = r.integers.at(i + 2);
-  o->config.recursion = static_cast<oasis::Recursion>(r.integers.at(i + 3));
-  o->config.ratio = r.doubles.at(1);
-  o->config.beta = r.doubles.at(2);
-  o->config.gain = r.doubles.at(3);
-  o->config.slack = r.doubles.at(4);
-  o->config.temperature = r.doubles.at(5);
+  o->config = serving::oris_config(r, i);
   o->statistics = r.buffer<double>(b);
   o->counters = r.buffer<int64_t>(b + 1);
   o->relative = r.buffer<double>(b + 2);
@@ -173,29 +141,11 @@ const char* serve(const std::string& name, const Request& r) {
 }  // namespace
 
 int main() {
-  char line[4096];
-  while (std::fgets(line, sizeof(line), stdin)) {
-    std::istringstream words{std::string(line)};
-    std::string name, integers, doubles, sizes;
-    words >> name >> integers >> doubles >> sizes;
-    Request r;
-    for (const auto& item : split(integers)) r.integers.push_back(std::stoll(item));
-    for (const auto& item : split(doubles)) r.doubles.push_back(std::strtod(item.c_str(), nullptr));
-    for (const auto& item : split(sizes)) r.sizes.push_back(std::stoull(item));
-    for (size_t size : r.sizes) {
-      auto* buffer = static_cast<unsigned char*>(malloc(size));
-      if (size && std::fread(buffer, 1, size, stdin) != size) return 1;
-      r.buffers.push_back(buffer);
-    }
+  return serving::run([](const std::string& name, const Request& r) -> std::string {
     const char* error = serve(name, r);
     int device = 0;
-    if (cudaGetDevice(&device) != cudaSuccess || device != 1) return 2;  // restored by launchers
-    std::printf("%s\n", error ? error : "ok");
-    for (size_t i = 0; i < r.sizes.size(); ++i) {
-      std::fwrite(r.buffers[i], 1, r.sizes[i], stdout);
-      free(r.buffers[i]);
-    }
-    std::fflush(stdout);
-  }
-  return 0;
+    const bool restored = cudaGetDevice(&device) == cudaSuccess && device == 1;
+    if (!restored) std::exit(2);
+    return error ? error : "";
+  });
 }

@@ -139,8 +139,8 @@ OASIS_HD inline Budget budget_of(const OrisConfig& config, int64_t candidates, i
   return {due, unit, std::fmax(2.0, config.slack * unit * std::fmax(seen, lent))};
 }
 
-OASIS_HD inline int64_t clamp(double x, int64_t low, int64_t high) {
-  return x < double(low) ? low : x > double(high) ? high : int64_t(x);
+OASIS_HD inline int64_t clamp(double x, int64_t low, int64_t high) {  // NaN: low
+  return !(x > double(low)) ? low : x > double(high) ? high : int64_t(x);
 }
 
 // What one batch is judged by; nothing has been written yet.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from oasis import _core
+from oasis.buffers import CPU, written_buffer
 from oasis.gram.backends.epilogue import FIELDS
 
 
@@ -18,12 +19,38 @@ class Epilogue:
         tokens = labels.numel()
         self.labels, self.label_index, self.distinct = labels, label_index, distinct
         self.bias, self.scale, self.softcap = bias, scale, softcap
-        self.float64 = dtype == torch.float64
+        self.dtype, self.float64 = dtype, dtype == torch.float64
         self.token = {f: torch.zeros(tokens, dtype=torch.float64) for f in self.fields}
         for f in ("peak", "ridge", "maximum"):
             self.token[f].fill_(-torch.inf)
         self.gathers = torch.zeros(tokens, distinct.numel(), dtype=dtype)
         self.sorted_labels = distinct.tolist()
+
+    def _check(self, name: str, tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
+        """`written_buffer` also for what is only read: a copy would be lost at its address."""
+        written_buffer(name, tensor, dtype, shape, CPU)
+
+    def _check_block(self, logits: Tensor, products: Tensor | None, bias: Tensor | None) -> None:
+        tokens, columns = logits.shape
+        self._check("logits", logits.T, self.dtype, columns, self.labels.numel())
+        self._check("labels", self.labels, torch.int64, tokens)
+        self._check("gathers", self.gathers, self.dtype, tokens, self.distinct.numel())
+        for name in self.fields:
+            self._check(name, self.token[name], torch.float64, tokens)
+        if bias is not None:
+            self._check("bias", bias, self.dtype, columns)
+        if products is not None:
+            self._check("products", products, self.dtype, tokens, tokens)
+
+    def _check_reduce(self, products, inner, offsets, tilt, label) -> None:
+        tokens = self.labels.numel()
+        for name, tensor in (("products", products), ("inner", inner)):
+            self._check(name, tensor, self.dtype, tokens, tokens)
+        self._check("gathers", self.gathers, self.dtype, tokens, self.distinct.numel())
+        self._check("label_index", self.label_index, torch.int64, tokens)
+        self._check("offsets", offsets, torch.int64, offsets.numel())
+        for name, tensor in (("tilt", tilt), ("label", label)):
+            self._check(name, tensor, torch.float64, tokens)
 
     def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
         """Logits [T, C], tokens side by side in memory, become E in place; `products` shrink
@@ -34,6 +61,7 @@ class Epilogue:
         ]
         label_columns = torch.tensor([column for _, column in inside], dtype=torch.int64)
         bias = None if self.bias is None else self.bias[first : first + columns]
+        self._check_block(logits, products, bias)
         _core.head_block(
             self.float64,
             logits=logits.data_ptr(),
@@ -58,6 +86,7 @@ class Epilogue:
             )
 
     def reduce(self, products, inner, offsets, tilt, label) -> Tensor:
+        self._check_reduce(products, inner, offsets, tilt, label)
         n = offsets.numel() - 1
         gram = torch.empty(n, n, dtype=torch.float64)
         _core.head_reduce(
