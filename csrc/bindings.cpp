@@ -158,7 +158,7 @@ int64_t oris_step(Address informativeness, Address adjusted, Address valid, int6
               at<double>(probability), at<bool>(mask));
 }
 
-double oris_stops(Address informativeness, Address valid, int64_t n, Address statistics,
+double oris_stop_at(Address informativeness, Address valid, int64_t n, Address statistics,
                   Address counters, double ratio, double beta, const std::string& scale,
                   const std::string& draw, int64_t warmup, const std::string& recursion,
                   double gain, double slack, double temperature) {
@@ -266,7 +266,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("siren", &oasis::siren);
   m.def("mean_field_sum", &oasis::mean_field_sum);
   m.def("oris", &oasis::oris_step);
-  m.def("oris_stop", &oasis::oris_stops);
+  m.def("oris_stop", &oasis::oris_stop_at);
   m.def("head_block", &oasis::head_block);
   m.def("head_rescale", &oasis::head_rescale);
   m.def("head_reduce", &oasis::head_reduce);
