@@ -159,9 +159,9 @@ int64_t oris_step(Address informativeness, Address adjusted, Address valid, int6
 }
 
 double oris_stop_at(Address informativeness, Address valid, int64_t n, Address statistics,
-                  Address counters, double ratio, double beta, const std::string& scale,
-                  const std::string& draw, int64_t warmup, const std::string& recursion,
-                  double gain, double slack, double temperature) {
+                    Address counters, double ratio, double beta, const std::string& scale,
+                    const std::string& draw, int64_t warmup, const std::string& recursion,
+                    double gain, double slack, double temperature) {
   const OrisConfig config =
       oris_config(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature);
   return oris_stop(at<const double>(informativeness), at<const bool>(valid), n, config,
