@@ -89,10 +89,10 @@ int64_t oris_step(Address informativeness, Address adjusted, Address valid, int6
               at<double>(probability), at<bool>(mask));
 }
 
-double oris_stops(Address informativeness, Address valid, int64_t n, Address statistics,
-                  Address counters, double ratio, double beta, const std::string& scale,
-                  const std::string& draw, int64_t warmup, const std::string& recursion,
-                  double gain, double slack, double temperature) {
+double oris_stop_at(Address informativeness, Address valid, int64_t n, Address statistics,
+                    Address counters, double ratio, double beta, const std::string& scale,
+                    const std::string& draw, int64_t warmup, const std::string& recursion,
+                    double gain, double slack, double temperature) {
   const OrisConfig config =
       oris_config(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature);
   return oris_stop(at<const double>(informativeness), at<const bool>(valid), n, config,
@@ -196,7 +196,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("siren", &oasis::siren_at);
   m.def("mean_field_sum", &oasis::mean_field_sum);
   m.def("oris", &oasis::oris_step);
-  m.def("oris_stop", &oasis::oris_stops);
+  m.def("oris_stop", &oasis::oris_stop_at);
   m.def("head_block", &oasis::head_block);
   m.def("head_rescale", &oasis::head_rescale);
   m.def("head_reduce", &oasis::head_reduce);
