@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from oasis import policies
+from oasis.train import atomic
 from oasis.train.signals import LAYERS
 
 # As transformers names them; the last one needs `decay_steps`.
@@ -230,9 +231,7 @@ class RunConfig:
 
     def save(self, path: str | Path) -> None:
         """Write all settings as YAML."""
-        Path(path).write_text(
-            yaml.safe_dump(dataclasses.asdict(self), sort_keys=False), encoding="utf-8"
-        )
+        atomic.write(path, yaml.safe_dump(dataclasses.asdict(self), sort_keys=False))
 
 
 def override(settings: dict[str, Any], overrides: typing.Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""Files that are the old ones or the new ones, whatever ends the process that writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A new name beside `path` to write to; what is there in the end takes the place of `path`.
+
+    Where the block raises, `path` is left as it was. The folder must exist.
+    """
+    path = Path(os.path.realpath(path))  # a link stays one, and its target is replaced
+    temporary = path.with_name(f".{uuid.uuid4().hex}.partial")
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync(path.parent)
+
+
+def write(path: str | Path, content: str | bytes) -> None:
+    """Write a whole file."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sync(path: str | Path) -> None:
+    """Have what is in a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def failed_writes_named(folder: str | Path) -> Iterator[None]:
+    """OSError, as Python's own files raise it, for what the writers of torch (C++) and safetensors
+    (Rust) raise where the system does not take what they write into `folder`.
+    """
+    try:
+        yield
+    except (RuntimeError, SafetensorError) as error:
+        known = re.search(r"\(os error (\d+)\)", str(error))
+        if known is None and "inline_container" not in str(error):
+            raise
+        # torch's writer does not say why.
+        code = int(known[1]) if known else errno.EIO if _has_room(folder) else errno.ENOSPC
+        raise OSError(code, os.strerror(code), str(folder)) from error
+
+
+def _has_room(folder: str | Path) -> bool:
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder) or "."
+    state = os.statvfs(folder)
+    return state.f_bavail * state.f_frsize > 1 << 20
