@@ -12,6 +12,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+PARTIAL = f".{'?' * 32}.partial"  # names of files that are being written
+
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
@@ -20,7 +22,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     Where the block raises, `path` is left as it was. The folder must exist.
     """
     path = Path(os.path.realpath(path))  # a link stays one, and its target is replaced
-    temporary = path.with_name(f".{uuid.uuid4().hex}.partial")
+    temporary = path.with_name(PARTIAL.replace("?" * 32, uuid.uuid4().hex))
     try:
         yield temporary
         sync(temporary)

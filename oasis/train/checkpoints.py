@@ -61,14 +61,15 @@ class Checkpoints:
         self.found = sorted(own, key=lambda checkpoint: checkpoint.step)
 
     def last(self) -> Checkpoint | None:
-        """The last one that is whole. Damaged ones behind it are removed."""
+        """The last one that is whole. Damaged ones behind it are removed, and those too many."""
         while self.found:
             checkpoint = self.found[-1]
             what = manifest.damage(checkpoint.folder, checkpoint.content)
             if what is None:
+                self.drop(KEPT)  # a kill may have come before that
                 return checkpoint
             logger.warning("%s: the run goes on from the checkpoint before, if any", what)
-            manifest.remove(self.found.pop().folder)
+            self._remove(-1)
         return None
 
     def add(self, step: int, log: EventLog) -> None:
@@ -80,13 +81,15 @@ class Checkpoints:
         os.rename(written, folder)
         atomic.sync(self.directory)
         self.found.append(Checkpoint(folder, manifest.read(folder)))
-        while len(self.found) > KEPT:
-            manifest.remove(self.found.pop(0).folder)
+        self.drop(KEPT)
 
-    def clear(self) -> None:
-        """Remove all of them."""
-        while self.found:
-            manifest.remove(self.found.pop().folder)
+    def drop(self, kept: int = 0) -> None:
+        """Remove all but the last `kept`."""
+        while len(self.found) > kept:
+            self._remove(0)
+
+    def _remove(self, index: int) -> None:
+        manifest.remove(self.found.pop(index).folder, scratch(self.directory) / "removed")
 
 
 def _free(path: Path) -> Path:
@@ -99,9 +102,11 @@ def _free(path: Path) -> Path:
 
 
 def clean(directory: Path) -> None:
-    """Remove the scratch folder."""
+    """Remove the scratch folder, and files that a kill left half written."""
     if scratch(directory).exists():
         shutil.rmtree(scratch(directory))
+    for path in directory.glob(atomic.PARTIAL):
+        path.unlink()
 
 
 def save_adapter(model: Any, directory: Path) -> None:
@@ -120,7 +125,7 @@ def erase(directory: Path) -> None:
     """Remove checkpoints, weights and events of the run in `directory`. Its record is there still,
     but empty, so that its folder is a run's at every moment.
     """
-    Checkpoints(directory).clear()
-    manifest.remove(directory / ADAPTER)
+    Checkpoints(directory).drop()
+    manifest.remove(directory / ADAPTER, scratch(directory) / "removed")
     with (directory / EVENTS).open("wb"):
         pass

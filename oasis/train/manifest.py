@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +56,21 @@ def damage(folder: Path, content: dict[str, Any]) -> str | None:
     return None
 
 
-def remove(folder: Path) -> None:
-    """Delete the files that the folder's manifest lists, the manifest last, and what is empty then.
-    Anything else in it stays, and a folder without a manifest is left alone.
+def remove(folder: Path, trash: Path) -> None:
+    """Delete the files that the folder's manifest lists, and the folder unless there is more in it.
+    A folder without a manifest is left alone. `trash` is a name that is free, for one at a time.
     """
     content = read(folder)
     if content is None:
         return
-    for name in (*content["files"], NAME):
-        (folder / name).unlink(missing_ok=True)
-    for path in (*sorted(folder.rglob("*"), reverse=True), folder):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
+    ours = {folder / name for name in (*content["files"], NAME)}
+    if all(path in ours or path.is_dir() for path in folder.rglob("*")):
+        trash.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(folder, trash)  # so that it is gone at once, not file by file
+        shutil.rmtree(trash)
+    else:
+        for path in ours:
+            path.unlink(missing_ok=True)
 
 
 def _summary(path: Path) -> list:
