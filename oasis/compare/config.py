@@ -14,7 +14,9 @@ import yaml
 
 from oasis import policies
 from oasis.compare.imports import load_modules
+from oasis.train import atomic
 from oasis.train.config import RunConfig, override
+from oasis.train.names import check_folder_name
 
 # Settings of a run that the grid itself decides; `run` and an entry's `run` may not have them.
 DECIDED = {
@@ -94,9 +96,10 @@ class Grid:
     imports: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.out = self.out or f"runs/{self.name}"
-        if not isinstance(self.name, str) or not self.name:
+        if not isinstance(self.name, str):
             raise ValueError(f"name: got {self.name!r}, expected a name")
+        check_folder_name("name", self.name)
+        self.out = self.out or f"runs/{self.name}"
         good = isinstance(self.workers, int) and not isinstance(self.workers, bool)
         if self.workers != "auto" and not (good and self.workers >= 1):
             raise ValueError(f"workers: got {self.workers!r}, expected 'auto' or at least 1")
@@ -144,7 +147,7 @@ class Grid:
         """Write what `load` reads."""
         text = yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        atomic.write(path, text)
 
     def cells(self) -> list[Cell]:
         """All runs: seed outermost, then as listed, so that one whole seed comes first.
@@ -185,6 +188,7 @@ class Grid:
                 own = {"policy": entry.policy, "policy_options": entry.options, "ratio": ratio}
                 own |= {"seed": seed, "out": str(Path(self.out) / "runs")}
                 own["name"] = _name(entry.label, ratio, seed, order)
+                check_folder_name(f"policies: label {entry.label!r}: name", own["name"])
                 own["label"] = entry.label
                 config = RunConfig.from_mapping({**_permuted(settings, tasks, order), **own})
                 yield Cell(config, entry.label, order)

@@ -58,6 +58,8 @@ class Checkpoints:
         ]
         known = digests(directory / EVENTS, [checkpoint.record for checkpoint in every])
         own = [c for c in every if known.get(c.record) == c.content["record"][1]]
+        for other in {c.folder for c in every} - {c.folder for c in own}:
+            logger.warning("%s left alone: %s is damaged, or another run's", other, EVENTS)
         self.found = sorted(own, key=lambda checkpoint: checkpoint.step)
 
     def last(self) -> Checkpoint | None:

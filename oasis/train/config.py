@@ -16,6 +16,7 @@ import yaml
 
 from oasis import policies
 from oasis.train import atomic
+from oasis.train.names import check_folder_name
 from oasis.train.signals import LAYERS
 
 # As transformers names them; the last one needs `decay_steps`.
@@ -132,8 +133,7 @@ class RunConfig:
         if self.policy not in policies.names():
             expected = ", ".join(policies.names())
             raise ValueError(f"policy: got {self.policy!r}, expected one of {expected}")
-        if Path(self.name).name != self.name:
-            raise ValueError(f"name: got {self.name!r}, expected a plain folder name")
+        check_folder_name("name", self.name)
         for name in ("seed", "data_seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 or more")
@@ -155,7 +155,7 @@ class RunConfig:
             )
         if self.accuracy not in ("micro", "macro"):
             raise ValueError(f"accuracy: got {self.accuracy!r}, expected 'micro' or 'macro'")
-        for name in ("tasks", "name", "policy", "model"):
+        for name in ("tasks", "policy", "model"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: got nothing, expected at least one entry")
         at_least_one = ("held_out", "words", "batch_size", "rank", "eval_batch_size")

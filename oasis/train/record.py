@@ -76,7 +76,7 @@ def end_event(path: Path) -> dict[str, Any] | None:
             file.seek(0, 2)
             file.seek(max(file.tell() - (1 << 16), 0))
             event = json.loads(file.read().splitlines()[-1])
-    except (FileNotFoundError, IndexError, ValueError):
+    except (OSError, IndexError, ValueError):
         return None
     return event if isinstance(event, dict) and event.get("type") == "end" else None
 
