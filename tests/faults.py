@@ -11,6 +11,7 @@ import errno
 import gc
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,3 +168,20 @@ def hurry(monkeypatch) -> None:
     """Leave out what takes the time of a tiny run and is none of ours."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)
     monkeypatch.setattr(peft.PeftModel, "create_or_update_model_card", lambda *_: None)
+
+
+@contextlib.contextmanager
+def another_process_in(directory):
+    """Holds the lock of a run directory, as `oasis.train.lock` does, and dies by SIGKILL."""
+    folder = directory / ".oasis"
+    folder.mkdir(parents=True, exist_ok=True)
+    code = "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); "
+    code += "print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(folder / "lock")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield
+        finally:
+            process.kill()

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from faults import Disk, Full, Snapshots, hurry, noticed
+from faults import Disk, Full, Snapshots, another_process_in, hurry, noticed
 from tiny_text import NAMES, workspace
 
 from oasis import commands
@@ -22,7 +19,6 @@ from oasis.train.config import RunConfig
 from oasis.train.lock import Busy, locked, refuse_busy
 from oasis.train.record import read_events
 from oasis.train.run import run
-
 
 # A full disk at each of a run's writes takes a minute; of these, every so many are tried.
 EACH = int(os.environ.get("OASIS_TEST_EACH", 9))
@@ -229,23 +225,6 @@ def test_the_longest_name_serves(small):
 
 
 # ---- locks ----
-
-
-@contextmanager
-def another_process_in(directory):
-    """Holds the lock of a run directory, as `oasis.train.lock` does, and dies by SIGKILL."""
-    folder = directory / ".oasis"
-    folder.mkdir(parents=True, exist_ok=True)
-    code = "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); "
-    code += "print('held', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", code, str(folder / "lock")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        try:
-            yield
-        finally:
-            process.kill()
 
 
 def test_a_directory_has_one_run_at_a_time_and_a_dead_one_does_not_count(small):
