@@ -19,7 +19,7 @@ import oasis
 from oasis import _core, ops
 
 TRAIN_EXTRA = (
-    *("transformers", "peft", "accelerate", "safetensors", "sentencepiece", "gguf"),
+    *("transformers", "peft", "accelerate", "filelock", "safetensors", "sentencepiece", "gguf"),
     *("jinja2", "matplotlib", "pandas", "pyarrow", "pyyaml", "rich", "scikit-learn", "scipy"),
     "typer",
 )

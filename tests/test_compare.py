@@ -20,6 +20,7 @@ from oasis.compare.runner import Pool, Report, number_of_workers, plan
 from oasis.compare.state import FINISHED, NEW, PARTIAL, changed, damaged, state
 from oasis.compare.worker import DONE, FAILED, TAKEN, Runner, Stopped
 from oasis.train.record import read_events
+from oasis.train.run import run
 
 # What a user's own module looks like; spawned workers run it too.
 MODULE = """
@@ -244,6 +245,16 @@ def test_a_cell_that_another_process_runs_is_left_to_it_while_that_lives(place, 
         assert Runner().run(cell.config).status == TAKEN
         assert [path.name for path in cell.directory.iterdir()] == [".oasis"]
     assert Runner().run(cell.config).status == DONE
+
+
+def test_checkpoints_that_a_kill_left_to_a_finished_run_are_removed(place, tmp_path):
+    grid = make(place, tmp_path, ["random"], run={"save_steps": 4})
+    (cell,) = grid.cells()
+    run(cell.config, progress=False)
+    assert len(list(cell.directory.glob("checkpoint-*"))) == 2
+    (cell.directory / "checkpoint-best").mkdir()
+    assert compare(grid, console=Console(file=io.StringIO())).finished == [cell]
+    assert [path.name for path in cell.directory.glob("checkpoint-*")] == ["checkpoint-best"]
 
 
 class Here(Pool):

@@ -350,6 +350,21 @@ def test_resuming_selects_what_never_stopping_selects(tmp_path, name):
     assert a.selection_counts == b.selection_counts
 
 
+def test_a_training_resumed_at_its_last_step_is_at_its_end(tmp_path):
+    saves = {"max_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    first = selection_trainer(tmp_path, tiny_llama(), "oasis", n=40, **saves)
+    first.train()
+    events = []
+    second = selection_trainer(
+        tmp_path, tiny_llama(), "oasis", n=40, on_event=events.append, **saves
+    )
+    output = second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert (output.global_step, second.state.global_step, events) == (3, 3, [])
+    assert second.selection_counts == first.selection_counts
+    weights = first.model.state_dict()
+    assert all(torch.equal(weights[k], v) for k, v in second.model.state_dict().items())
+
+
 # Ten batches of four an epoch, and a step takes four of them: the third of each epoch gets two.
 @pytest.mark.parametrize(
     ("length", "batches"),

@@ -24,9 +24,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
     path = Path(os.path.realpath(path))  # a link stays one, and its target is replaced
     temporary = path.with_name(PARTIAL.replace("?" * 32, uuid.uuid4().hex))
     try:
-        yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
+        with naming(path, instead_of=temporary):
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -47,6 +48,17 @@ def sync(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def naming(path: Path, instead_of: Path | None = None) -> Iterator[None]:
+    """Have an OSError name `path` where it names no file, or a file that nobody knows."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or str(error.filename) == str(instead_of):
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from oasis.train.atomic import naming
+
 EVENTS = "events.jsonl"
 
 
@@ -25,6 +27,7 @@ class EventLog:
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path = path
         self._file = path.open("r+b" if offset else "wb")
         self._file.truncate(offset)
         self._digest = hashlib.sha256(self._file.read(offset) if offset else b"")
@@ -32,8 +35,9 @@ class EventLog:
     def write(self, event: dict[str, Any]) -> None:
         """Append one event."""
         line = (json.dumps(finite(event), allow_nan=False) + "\n").encode()
-        self._file.write(line)
-        self._file.flush()
+        with naming(self._path):
+            self._file.write(line)
+            self._file.flush()
         self._digest.update(line)
 
     @property
@@ -48,7 +52,8 @@ class EventLog:
 
     def sync(self) -> None:
         """Have all that was written on the disk."""
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
