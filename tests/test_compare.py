@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tiny_text
 import yaml
-from faults import another_process_in
+from faults import Disk, Full, another_process_in, noticed
 from rich.console import Console
 
 from oasis.compare import Grid, compare
@@ -169,6 +169,27 @@ def test_the_file(place, tmp_path):
         Grid.load(path, ["polices=3"])
 
 
+def test_settings_on_disk_are_the_old_or_the_new(place, tmp_path, monkeypatch):
+    grid = make(place, tmp_path, ["random"])
+    for save in (grid.save, grid.cells()[0].config.save):
+        path = tmp_path / "here" / f"{save.__self__.name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        save(path)
+        disk = Disk(path.parent)
+        with noticed(disk, monkeypatch):
+            save(path)
+        whole = path.read_bytes()
+        assert disk.count >= 2
+        for at in range(disk.count - 1):  # the last is the folder's own, when all is done
+            path.write_text("old")
+            with noticed(Full(path.parent, at), monkeypatch), pytest.raises(OSError) as caught:
+                save(path)
+            assert path.read_text() == "old" and caught.value.filename == str(path)
+            assert list(path.parent.glob(".*")) == []
+        save(path)
+        assert path.read_bytes() == whole
+
+
 def test_a_file_may_build_on_the_runs_of_another(place, tmp_path):
     values = settings(place, tmp_path, ["full"], seeds=[7])
     (tmp_path / "wild.yaml").write_text(yaml.safe_dump(values))
@@ -296,8 +317,7 @@ def test_a_failure_that_cannot_be_written_down_is_still_told(place, tmp_path, mo
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "there")
 
-    monkeypatch.setattr(Path, "write_text", full)
-    monkeypatch.setattr("oasis.train.record.EventLog.write", full)
+    monkeypatch.setattr("oasis.train.atomic.write", full)
     outcome = Runner().run(cell.config)
     assert outcome.status == FAILED and "No space left on device: 'there'" in outcome.message
 

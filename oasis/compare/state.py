@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from oasis.train import atomic
 from oasis.train.checkpoints import erase
 from oasis.train.config import RunConfig, difference
 from oasis.train.record import EVENTS, end_event
@@ -55,4 +56,4 @@ def note(directory: Path, text: str) -> None:
     """Leave word of why a run failed, where the disk lets us."""
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / ERROR).write_text(text, encoding="utf-8")
+        atomic.write(directory / ERROR, text)

@@ -71,7 +71,8 @@ class RunConfig:
     held-out examples are then balanced over the answers as far as they go).
     `forward_batches` candidate batches are timed in a plain forward with loss, to compare with.
 
-    `out`/`name` is the run directory; `device` and `dtype` are "auto" or what torch calls them.
+    `out`/`name` is the run directory (docs/runs.md), `name` a plain one of at most 100 bytes;
+    `device` and `dtype` are "auto" or what torch calls them.
     """
 
     name: str = "run"

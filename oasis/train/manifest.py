@@ -21,9 +21,10 @@ NAME = "manifest.json"
 def seal(folder: Path, **about: Any) -> None:
     """Bring all files in `folder` to the disk and list them, beside what `about` says of them."""
     files = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        atomic.sync(path)
-        files[path.relative_to(folder).as_posix()] = _summary(path)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path != folder / NAME:
+            atomic.sync(path)
+            files[path.relative_to(folder).as_posix()] = _summary(path)
     content = {**about, "files": files}
     text = json.dumps({"content": content, "sha256": _digest(content)}, indent=1)
     atomic.write(folder / NAME, text + "\n")
