@@ -506,6 +506,19 @@ def test_progress_bar_shows_task_ratio_and_loss(tmp_path):
     assert shown["task"] in "abc" and shown["ratio"] == "1.0000" and float(shown["loss"]) > 0
 
 
+def test_what_ends_a_training_leaves_the_progress_bar_its_own_line(tmp_path, capsys):
+    class Broken(TrainerCallback):
+        def on_step_end(self, *args, **kwargs):
+            raise OSError("broken")
+
+    trainer = selection_trainer(tmp_path, tiny_llama(), "full", disable_tqdm=False)
+    trainer.add_callback(Broken())
+    with pytest.raises(OSError, match="broken"):
+        trainer.train()
+    said = capsys.readouterr().err
+    assert "/3 [" in said and said.endswith("\n")
+
+
 def test_evaluates_with_the_same_loss_as_the_plain_trainer(tmp_path):
     ours = selection_trainer(tmp_path, tiny_llama(), "random")
     plain = Trainer(

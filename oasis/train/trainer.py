@@ -296,6 +296,15 @@ class SelectionMixin:
             )
         super().log(logs, *args, **kwargs)
 
+    def train(self, *args: Any, **kwargs: Any):
+        try:
+            return super().train(*args, **kwargs)
+        except BaseException:
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, SelectionProgress):
+                    callback.close()
+            raise
+
     # ---- checkpoints ----
 
     def _state_file(self, checkpoint: str) -> str:
