@@ -70,6 +70,25 @@ def test_killed_at_any_write_and_resumed_a_run_ends_as_if_never_stopped(tmp_path
         assert contents(settings.directory) == contents(whole), copy.name
 
 
+def test_killed_while_it_replaces_an_earlier_run_a_run_replaces_it_the_next_time(tmp_path, hurried):
+    settings = config(tmp_path)
+    shared = workspace(settings)
+    run(settings.replace(seed=1), progress=False, workspace=shared)
+    disk = Snapshots(settings.directory, tmp_path / "copies")
+    with noticed(disk, hurried):
+        run(settings.replace(stop_after=1), progress=False, workspace=shared)
+    run(settings, progress=False, workspace=shared)
+    whole = settings.directory.rename(tmp_path / "whole")
+    early = [c for c in disk.copies if b'"seed": 0' not in (c / "events.jsonl").read_bytes()]
+    assert len(early) >= 6
+    for copy in early:
+        shutil.rmtree(settings.directory, ignore_errors=True)
+        copy.rename(settings.directory)
+        run(settings, progress=False, workspace=shared)
+        assert record(settings.directory) == record(whole), copy.name
+        assert contents(settings.directory) == contents(whole), copy.name
+
+
 @pytest.fixture
 def small(tmp_path, hurried):
     """Settings, a workspace for them, and a whole run of them called "whole"."""
