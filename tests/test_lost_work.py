@@ -190,10 +190,11 @@ def test_a_run_touches_nothing_that_it_did_not_write(small):
     settings, shared, whole = small
     directory = settings.directory
     theirs = ["checkpoint-1/weights.bin", "checkpoint-2.bak/a", "checkpoint-best/a", "checkpoint-9"]
+    theirs += ["checkpoint-3/manifest.json/a", "checkpoint-4/manifest.json"]
     theirs += ["checkpoint-500/trainer_state.json", "checkpoint-final.zip", "notes.txt"]
     for name in theirs:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(name)
+        (directory / name).write_text("[" * 100_000 if name.endswith("json") else name)
     # A checkpoint of another run has a manifest, but goes with another record.
     run(settings.replace(name="other", seed=1), progress=False, workspace=shared)
     shutil.copytree(directory.parent / "other" / "checkpoint-2", directory / "checkpoint-7")
@@ -209,7 +210,12 @@ def test_a_run_touches_nothing_that_it_did_not_write(small):
     assert same(directory, whole)
     goes_on(seed=1)  # replaces the run
     own = {p.parent.name for p in directory.glob("*/manifest.json")}
-    assert own == {"checkpoint-7", "adapter", "checkpoint-1.2", "checkpoint-2"}
+    assert own - {"checkpoint-3", "checkpoint-4"} == {
+        "checkpoint-7",
+        "adapter",
+        "checkpoint-1.2",
+        "checkpoint-2",
+    }
     # What is put beside the files of a checkpoint stays when they go.
     (directory / "checkpoint-2" / "mine").write_text("mine")
     theirs.append("checkpoint-2/mine")
@@ -299,6 +305,11 @@ def test_a_damaged_checkpoint_is_named_and_falls_back_to_the_one_before(small, c
             assert last.step == 1, name
             assert name == "manifest.json" or f"checkpoint-2/{name}" in caplog.text
             caplog.clear()
+    shutil.rmtree(settings.directory)
+    shutil.copytree(pristine, settings.directory)
+    manifest = settings.directory / "checkpoint-2" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"step": 2', '"step": 9'))
+    assert Checkpoints(settings.directory).last().step == 1
     # The one without a manifest is nobody's; the run goes on beside it.
     run(settings.replace(resume=True), progress=False, workspace=shared)
     assert same(settings.directory, whole)

@@ -36,7 +36,9 @@ def read(folder: Path) -> dict[str, Any] | None:
         found = json.loads((folder / NAME).read_bytes())
         content = found["content"]
         return content if found["sha256"] == _digest(content) else None
-    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
