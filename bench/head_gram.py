@@ -2,13 +2,16 @@
 
 Floors (T tokens): 2 T V D flops for the logits and T^2 V for the symmetric half of the Gram; 101
 GFLOP at T = 1024, D = 1024, V = 32000. Bytes (128 MB of weights) do not bind.
+
+Autograd has the choice that head_gram has: bfloat16 is also widened to float32 first, which is the
+faster way where the CPU has no bfloat16 products and emulates them. The faster of the two counts.
 """
 
 from __future__ import annotations
 
 import torch
 
-from bench.timing import extra_megabytes, interleaved, ratio, show, table
+from bench.timing import extra_megabytes, faster, interleaved, median, ratio, table
 from oasis import head_gram
 
 SHAPE = dict(samples=16, tokens=64, width=1024, vocabulary=32000)
@@ -36,6 +39,11 @@ def autograd(hidden, weight, labels, sample, samples):
         loss = torch.nn.functional.cross_entropy(hidden[rows] @ weight.T, labels[rows])
         grads[i] = torch.autograd.grad(loss, weight)[0].flatten()
     return grads @ grads.T
+
+
+def widened(hidden, weight, labels, sample, samples):
+    """`autograd` in float32, whatever came."""
+    return autograd(hidden.float(), weight.float(), labels, sample, samples)
 
 
 def products(hidden, weight, labels, sample, samples):
@@ -70,19 +78,23 @@ def run() -> None:
         if truth is not None:
             error = (ours(*x) - truth).abs().max() / truth.abs().max()
             assert error < 1e-5, error
-        functions = {f.__name__: (lambda f=f, x=x: f(*x)) for f in (ours, autograd, products)}
+        chosen = (ours, autograd, widened, products)
+        functions = {f.__name__: (lambda f=f, x=x: f(*x)) for f in chosen}
         times = interleaved(functions, rounds=5)
-        extra = {name: memory(name, dtype) for name in ("ours", "autograd")}
+        rival = faster(times, "autograd", "widened")
+        extra = {name: memory(name, dtype) for name in ("ours", rival)}
         rows.append(
             [
                 dtype,
-                *(show(min(times[k])) for k in ("ours", "autograd", "products")),
-                f"{ratio(times['autograd'], times['ours']):.2f} x",
+                *(median(times[f.__name__]) for f in chosen),
+                f"{ratio(times[rival], times['ours']):.2f} x",
                 f"{ratio(times['ours'], times['products']):.2f}",
                 f"{extra['ours']:,.0f} MiB",
-                f"{extra['autograd']:,.0f} MiB",
+                f"{extra[rival]:,.0f} MiB",
             ]
         )
-    header = ["type", "head_gram", "per-sample autograd", "bare GEMMs (float32)", "speed-up",
-              "over bare GEMMs", "extra memory", "autograd's"]  # fmt: skip
+    header = [
+        *("type", "head_gram", "per-sample autograd", "the same in float32"),
+        *("bare GEMMs (float32)", "speed-up", "over bare GEMMs", "extra memory", "autograd's"),
+    ]
     table("head_gram, N=16 x 64 tokens, D=1024, V=32000", header, rows)

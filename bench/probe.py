@@ -139,10 +139,7 @@ class ProbingTrainer(SelectionTrainer):
         results = []
         with restoring(self.model, optimizer):
             for number in range(1, max(STEPS) + 1):
-                self._step_on(
-                    None if picked is None else take(batch, picked, left=self._can_trim_left),
-                    optimizer,
-                )
+                self._step_on(None if picked is None else take(batch, picked), optimizer)
                 if number in STEPS:
                     results.append(self._gram(batch).diagonal().copy())
         return np.stack(results)

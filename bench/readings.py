@@ -25,7 +25,8 @@ from oasis.oris import DRAWS, PRESETS, SCALES, Preset
 from oasis.train.workspace import Workspace
 
 BETAS = (0.1, 0.5, 0.9, 0.99)
-WARMUPS = (1, 20)
+WARMUPS = (1, 320)  # candidates
+EARLY = 20  # batches, in which the longer warm-up of batches of 16 is over
 RATIOS = (0.0625, 0.125, 0.25)
 TEMPERATURES = (1.0, 0.5, 0.25)
 # The default reading, and the same with the paper's fixed threshold.
@@ -107,7 +108,6 @@ def readings(recording: Recording, seed: int = 0) -> list[dict]:
     """One row per rule x scale x beta x warm-up: z over the whole stream and over its first
     batches, and the ratios that come out."""
     rows = []
-    early = max(WARMUPS)
     for rule, scale, beta, warmup in itertools.product(RULES, SCALES, BETAS, WARMUPS):
         reading = {**RULES[rule], "scale": scale, "beta": beta, "warmup": warmup}
         row = {"rule": rule, "scale": scale, "beta": beta, "warmup": warmup}
@@ -116,7 +116,7 @@ def readings(recording: Recording, seed: int = 0) -> list[dict]:
             row[f"fixed {ratio}"] = fixed.ratio
             row[f"steered {ratio}"] = replay(recording, ratio, STEERED, seed, **reading).ratio
         row |= normality(fixed.z)  # z knows nothing of the ratio
-        row["early"] = normality(fixed.z[fixed.batch < early])
+        row["early"] = normality(fixed.z[fixed.batch < EARLY])
         rows.append(row)
     return rows
 
@@ -186,7 +186,7 @@ def tables(recording: Recording, rows: list[dict], counted: list[dict]) -> str:
         for row in rows
         if row["rule"] == DEFAULT_RULE and row["beta"] in (0.1, 0.9)
     ]
-    title = f"z over the first {max(WARMUPS)} batches by warm-up, rule {DEFAULT_RULE}"
+    title = f"z over the first {EARLY} batches by warm-up, rule {DEFAULT_RULE}"
     text.append(markdown(title, header, body))
     header = ["draw", "temperature", "ratio", "threshold"]
     header += ["realised %", "sd of count per batch", "empty batches", "I of selected / of top k"]

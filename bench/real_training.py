@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from transformers import PrinterCallback
 
 from oasis.policies import Policy
-from oasis.train import SelectionTrainer
+from oasis.train import SelectionTrainer, strict_yaml
 from oasis.train.config import RunConfig
 from oasis.train.run import training_arguments
 from oasis.train.workspace import Workspace
@@ -63,7 +62,7 @@ def parse(arguments: Sequence[str], options: type[Options]) -> tuple[RunConfig, 
         if not equals or key not in own:
             rest.append(text)  # RunConfig says what is wrong with it, if anything
             continue
-        chosen[key] = yaml.safe_load(value)
+        chosen[key] = strict_yaml.parse(value, key)
         if type(chosen[key]) is not type(own[key]):
             expected = type(own[key]).__name__
             raise ValueError(f"{key}: got {chosen[key]!r}, expected {expected}")

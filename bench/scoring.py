@@ -14,6 +14,7 @@ from bench.timing import interleaved, ratio, show, table
 from oasis import Selector
 from oasis.train import model as models
 from oasis.train import tasks
+from oasis.train.device import choose_dtype
 from oasis.train.encoding import Collator, encode
 from oasis.train.evaluate import pad_id
 from oasis.train.scoring import inspect_head, score
@@ -21,7 +22,7 @@ from oasis.train.scoring import inspect_head, score
 
 def run(samples: int = 16) -> None:
     device = torch.device("cpu")
-    model, tokenizer = models.load("smollm2", device, models.choose_dtype("auto", device))
+    model, tokenizer = models.load("smollm2", device, choose_dtype("auto", device))
     rows = []
     for name in ("bbc", "tweets"):
         task = tasks.load(name, train=samples, test=samples, words=36, seed=0)

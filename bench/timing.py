@@ -1,24 +1,28 @@
-"""Interleaved timing: on a shared machine only ratios taken within one round mean anything."""
+"""Interleaved timing: on a shared machine only ratios taken within one round mean anything.
+
+With OMP_NUM_THREADS=1 it is CPU time that is measured, in which other processes' turns on the core
+do not count (what they do to caches and memory still does).
+"""
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
+CLOCK = time.process_time if os.environ.get("OMP_NUM_THREADS") == "1" else time.perf_counter
+
 
 def interleaved(
     functions: dict[str, Callable],
     rounds: int = 7,
     repeat: int = 1,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = CLOCK,
 ) -> dict[str, list[float]]:
-    """Seconds per call, `rounds` values each; every round calls each function `repeat` times.
-
-    With `clock=time.process_time`, other processes' turns on the cores do not count.
-    """
+    """Seconds per call, `rounds` values each; every round calls each function `repeat` times."""
     for f in functions.values():
         f()
     seconds = {name: [] for name in functions}
@@ -34,6 +38,16 @@ def interleaved(
 def ratio(a: list[float], b: list[float]) -> float:
     """Median over rounds of a / b."""
     return statistics.median(x / y for x, y in zip(a, b, strict=True))
+
+
+def faster(seconds: dict[str, list[float]], *names: str) -> str:
+    """Of these, the name with the smallest median."""
+    return min(names, key=lambda name: statistics.median(seconds[name]))
+
+
+def median(seconds: list[float]) -> str:
+    """The median, to be read."""
+    return show(statistics.median(seconds))
 
 
 def show(seconds: float) -> str:

@@ -104,8 +104,12 @@ int64_t siren(Address gram, Address valid, int64_t n, const std::string& method,
   double* a = at<double>(adjusted);
   int64_t* o = at<int64_t>(order);
   for (int64_t i = 0; i < n; ++i) a[i] = 0, o[i] = -1;
-  for (int64_t i = 0; i < m; ++i) a[kept[size_t(i)]] = scores[size_t(i)];
-  for (int64_t i = 0; i < made; ++i) o[i] = kept[size_t(picks[size_t(i)])];
+  // Stopped early: what was not picked keeps its raw score.
+  for (int64_t i : kept) a[i] = given ? given[i] : k[i * n + i];
+  for (int64_t i = 0; i < made; ++i) {
+    o[i] = kept[size_t(picks[size_t(i)])];
+    a[o[i]] = scores[size_t(picks[size_t(i)])];
+  }
   return made;
 }
 
@@ -121,7 +125,7 @@ double mean_field_sum(double score, double mean, double square, double linear, d
 }
 
 OrisConfig oris_config(double ratio, double beta, const std::string& scale, const std::string& draw,
-                       int64_t warmup, bool current, double gain, double slack,
+                       int64_t warmup, const std::string& recursion, double gain, double slack,
                        double temperature) {
   OrisConfig config{};
   config.ratio = ratio;
@@ -135,7 +139,7 @@ OrisConfig oris_config(double ratio, double beta, const std::string& scale, cons
                 : draw == "top"        ? Draw::top
                                        : Draw::bernoulli;
   config.warmup = warmup;
-  config.current = current;
+  config.recursion = recursion == "released" ? Recursion::released : Recursion::equations;
   config.gain = gain;
   config.slack = slack;
   config.temperature = temperature;
@@ -144,14 +148,24 @@ OrisConfig oris_config(double ratio, double beta, const std::string& scale, cons
 
 int64_t oris_step(Address informativeness, Address adjusted, Address valid, int64_t n,
                   Address statistics, Address counters, double ratio, double beta,
-                  const std::string& scale, const std::string& draw, int64_t warmup, bool current,
-                  double gain, double slack, double temperature, Address relative,
-                  Address probability, Address mask) {
+                  const std::string& scale, const std::string& draw, int64_t warmup,
+                  const std::string& recursion, double gain, double slack, double temperature,
+                  Address relative, Address probability, Address mask) {
   const OrisConfig config =
-      oris_config(ratio, beta, scale, draw, warmup, current, gain, slack, temperature);
+      oris_config(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature);
   return oris(at<const double>(informativeness), at<const double>(adjusted), at<const bool>(valid),
               n, config, at<double>(statistics), at<int64_t>(counters), at<double>(relative),
               at<double>(probability), at<bool>(mask));
+}
+
+double oris_stops(Address informativeness, Address valid, int64_t n, Address statistics,
+                  Address counters, double ratio, double beta, const std::string& scale,
+                  const std::string& draw, int64_t warmup, const std::string& recursion,
+                  double gain, double slack, double temperature) {
+  const OrisConfig config =
+      oris_config(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature);
+  return oris_stop(at<const double>(informativeness), at<const bool>(valid), n, config,
+                   at<const double>(statistics), at<const int64_t>(counters));
 }
 
 // Field by field from keyword arguments: two dozen positional addresses would be unreadable.
@@ -181,6 +195,7 @@ void head_block(bool float64, const py::kwargs& k) {
   b.gathers = pointer<void>(k, "gathers");
   b.distinct = field<int64_t>(k, "distinct");
   b.peak = pointer<double>(k, "peak");
+  b.ridge = pointer<double>(k, "ridge");
   b.maximum = pointer<double>(k, "maximum");
   b.label_logit = pointer<double>(k, "label_logit");
   b.sum = pointer<double>(k, "sum");
@@ -191,11 +206,9 @@ void head_block(bool float64, const py::kwargs& k) {
   kernels().head_block(b, float64);
 }
 
-void head_rescale(Address products, Address gathers, Address factor, int64_t tokens,
-                  int64_t distinct, bool float64) {
+void head_rescale(Address products, Address factor, int64_t tokens, bool float64) {
   py::gil_scoped_release unlocked;
-  kernels().head_rescale(at<void>(products), at<void>(gathers), at<const double>(factor), tokens,
-                         distinct, float64);
+  kernels().head_rescale(at<void>(products), at<const double>(factor), tokens, float64);
 }
 
 void head_reduce(bool float64, const py::kwargs& k) {
@@ -252,6 +265,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("siren", &oasis::siren);
   m.def("mean_field_sum", &oasis::mean_field_sum);
   m.def("oris", &oasis::oris_step);
+  m.def("oris_stop", &oasis::oris_stops);
   m.def("head_block", &oasis::head_block);
   m.def("head_rescale", &oasis::head_rescale);
   m.def("head_reduce", &oasis::head_reduce);

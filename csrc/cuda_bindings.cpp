@@ -65,10 +65,11 @@ cuda::Oris cuda_oris_of(const py::kwargs& k) {
   o.adjusted = pointer<const double>(k, "adjusted");
   o.valid = pointer<const bool>(k, "valid");
   o.n = field<int64_t>(k, "n");
-  o.config = oris_config(
-      field<double>(k, "ratio"), field<double>(k, "beta"), field<std::string>(k, "scale"),
-      field<std::string>(k, "draw"), field<int64_t>(k, "warmup"), field<bool>(k, "current"),
-      field<double>(k, "gain"), field<double>(k, "slack"), field<double>(k, "temperature"));
+  o.config = oris_config(field<double>(k, "ratio"), field<double>(k, "beta"),
+                         field<std::string>(k, "scale"), field<std::string>(k, "draw"),
+                         field<int64_t>(k, "warmup"), field<std::string>(k, "recursion"),
+                         field<double>(k, "gain"), field<double>(k, "slack"),
+                         field<double>(k, "temperature"));
   o.statistics = pointer<double>(k, "statistics");
   o.counters = pointer<int64_t>(k, "counters");
   o.relative = pointer<double>(k, "relative");

@@ -120,15 +120,13 @@ def train(
 ) -> None:
     """Train a language model on a stream of tasks, on the samples that a policy selects."""
     with one_line():
-        import yaml
-
-        from oasis import policies
+        from oasis.train import preflight, strict_yaml
         from oasis.train.config import RunConfig
     changes = [*(overrides or ()), *(["resume=true"] if resume else ())]
-    with one_line(ValueError, TypeError, OSError, yaml.YAMLError):
+    with one_line(ValueError, TypeError, OSError):
         settings = RunConfig.load(config, changes)
-        # What the policy does not take is found before anything is loaded.
-        policies.create(settings.policy, settings.ratio, settings.seed, **settings.policy_options)
+        with strict_yaml.located(config, changes):
+            preflight.check(settings)
     with one_line():
         from oasis.train.run import run
     if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
@@ -191,11 +189,12 @@ def compare(
     unless `run.save_steps` says otherwise).
     """
     with one_line():
-        import yaml
-
         from oasis.compare import Grid, runner
-    with one_line(ValueError, TypeError, OSError, yaml.YAMLError):
+        from oasis.train import strict_yaml
+    with one_line(ValueError, TypeError, OSError):
         grid = Grid.load(config, overrides or ())
+        with strict_yaml.located(config, overrides or ()):
+            grid.check()
         cells = runner.plan(grid, only or ())
         if not overwrite:
             runner.refuse_changed(cells)

@@ -121,7 +121,8 @@ def _oris_arguments(informativeness, adjusted, valid, statistics, counters, opti
     like = informativeness
     results = torch.empty_like(like), torch.empty_like(like)
     results += (torch.empty_like(like, dtype=torch.bool),)
-    names = ("ratio", "beta", "scale", "draw", "warmup", "current", "gain", "slack", "temperature")
+    names = ("ratio", "beta", "scale", "draw", "warmup", "recursion")
+    names += ("gain", "slack", "temperature")
     arguments = {
         "informativeness": informativeness.data_ptr(),
         "adjusted": adjusted.data_ptr(),

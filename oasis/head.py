@@ -18,7 +18,7 @@ from oasis.head_sketch import sketch
 class _Compiled:
     """The epilogue of `csrc/cpu/head.cpp`. `token` holds the per-token state, see `HeadBlock`."""
 
-    fields = ("peak", "maximum", "label_logit", "sum", "weighted", "squares", "factor")
+    fields = (*head_ghost.FIELDS, "factor")
 
     def __init__(self, labels, label_index, distinct, bias, scale, softcap, dtype):
         tokens = labels.numel()
@@ -26,7 +26,7 @@ class _Compiled:
         self.bias, self.scale, self.softcap = bias, scale, softcap
         self.float64 = dtype == torch.float64
         self.token = {f: torch.zeros(tokens, dtype=torch.float64) for f in self.fields}
-        for f in ("peak", "maximum"):
+        for f in ("peak", "ridge", "maximum"):
             self.token[f].fill_(-torch.inf)
         self.gathers = torch.zeros(tokens, distinct.numel(), dtype=dtype)
         self.sorted_labels = distinct.tolist()
@@ -60,12 +60,7 @@ class _Compiled:
         )
         if first and products is not None:
             _core.head_rescale(
-                products.data_ptr(),
-                self.gathers.data_ptr(),
-                self.token["factor"].data_ptr(),
-                tokens,
-                self.distinct.numel(),
-                self.float64,
+                products.data_ptr(), self.token["factor"].data_ptr(), tokens, self.float64
             )
 
     def reduce(self, products, inner, offsets, tilt, label) -> Tensor:

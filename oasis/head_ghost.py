@@ -11,7 +11,10 @@ from torch import Tensor
 
 from oasis.head_problem import Problem, add_lower_products, offsets
 
-FIELDS = ("peak", "maximum", "label_logit", "sum", "weighted", "squares")
+# Per token, float64: the peak of the off-label logits and the ridge of log(exp(z) f) that E is
+# relative to (one and the same without a soft cap), the true off-label maximum and the label's logit
+# before the cap, and sums of e = exp(z - peak), e (peak - z) and e^2.
+FIELDS = ("peak", "ridge", "maximum", "label_logit", "sum", "weighted", "squares")
 
 
 def visit(problem: Problem):
@@ -29,12 +32,14 @@ def visit(problem: Problem):
 def finish(problem: Problem, epilogue, products: Tensor, inner: Tensor) -> tuple[Tensor, ...]:
     """The operator's outputs from a visit of the whole vocabulary."""
     r = problem.results(epilogue.token)
-    gram = epilogue.reduce(products, inner, offsets(problem.tokens), r.tilt, r.label)
+    gram = epilogue.reduce(
+        products, inner, offsets(problem.tokens), r.tilt * r.lift, r.tilt * r.pull
+    )
     return problem.outputs(gram, r.metrics)
 
 
 def partial(problem: Problem) -> tuple[Tensor, ...]:
-    """(products, inner, gathers, token [6, T]) of a part of the vocabulary."""
+    """(products, inner, gathers, token [7, T]) of a part of the vocabulary."""
     epilogue, products, inner = visit(problem)
     token = torch.stack([epilogue.token[f] for f in FIELDS])
     return products, inner, epilogue.gathers, token
@@ -43,25 +48,29 @@ def partial(problem: Problem) -> tuple[Tensor, ...]:
 def merge(problem: Problem, parts: list[tuple[Tensor, Tensor, Tensor]], inner: Tensor):
     """The whole from the (products, gathers, token) of its disjoint parts: an online softmax.
 
-    E of every part was taken against its own peak; each shrinks by exp(own - common peak), on both
-    sides of the products.
+    E of every part was taken against its own ridge; each shrinks by exp(own - common ridge), on
+    both sides of the products, and its sums by exp(own - common peak).
     """
     states = [dict(zip(FIELDS, token, strict=True)) for _, _, token in parts]
-    peak = torch.stack([s["peak"] for s in states]).amax(0)
+    common = {f: torch.stack([s[f] for s in states]).amax(0) for f in ("peak", "ridge", "maximum")}
     epilogue = problem.epilogue()
-    total = {f: torch.zeros_like(peak) for f in FIELDS}
-    total |= {"peak": peak, "maximum": torch.stack([s["maximum"] for s in states]).amax(0)}
+    total = {f: torch.zeros_like(common["peak"]) for f in FIELDS} | common
     products, gathers = torch.zeros_like(parts[0][0]), torch.zeros_like(parts[0][1])
     for (part, at_labels, _), s in zip(parts, states, strict=True):
-        grown = torch.where(s["peak"].isneginf(), 0.0, peak - s["peak"])
-        factor = torch.where(s["peak"].isneginf(), 0.0, (-grown).exp())
+        grown, factor = _shrink(s["peak"], common["peak"])
         total["sum"] += factor * s["sum"]
         total["weighted"] += factor * (s["weighted"] + grown * s["sum"])
         total["squares"] += factor.square() * s["squares"]
         total["label_logit"] += s["label_logit"]  # zero but in the part that holds the label
-        narrow = factor.to(part.dtype).unsqueeze(1)
+        narrow = _shrink(s["ridge"], common["ridge"])[1].to(part.dtype).unsqueeze(1)
         products += part * narrow * narrow.T
         gathers += at_labels * narrow
     epilogue.gathers = gathers
     epilogue.token |= total
     return finish(problem, epilogue, products, inner)
+
+
+def _shrink(own: Tensor, common: Tensor) -> tuple[Tensor, Tensor]:
+    """common - own maximum and exp(own - common), 0 and 0 where nothing was seen yet."""
+    grown = torch.where(own.isneginf(), 0.0, common - own)
+    return grown, torch.where(own.isneginf(), 0.0, (-grown).exp())

@@ -30,13 +30,14 @@ def instantiate(problem: Problem) -> tuple[Tensor, ...]:
         first_pass.block(logits, first, None)
     r = problem.results(first_pass.token)
 
-    # delta_t = tilt (E_t - pull e_y): the tilt goes to h, the label's column into E.
+    # delta_t = tilt (E_t - pull e_y), E relative to the results' base: the tilt goes to h, the
+    # label's column into E.
     tilt, top = unit_tilts(r.tilt, problem.owner, samples)
     tilted = h * tilt.to(h.dtype).unsqueeze(1)
     pull = r.pull.to(h.dtype)
     second_pass = problem.epilogue(gathers=False)
-    for f in ("peak", "maximum"):  # final, so that E is never rescaled
-        second_pass.token[f].copy_(first_pass.token[f])
+    for f in ("peak", "ridge"):  # final, so that E is never rescaled; its sums are not used
+        second_pass.token[f].copy_(r.base)
 
     size = min(max(16, BLOCK_ELEMENTS // (samples * width)), problem.block_size(count))
     size = min(size, problem.weight.shape[0])

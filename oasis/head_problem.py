@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -108,8 +109,9 @@ class Problem:
 
     def results(self, token: dict[str, Tensor], rows: slice = slice(None)) -> Results:
         """Losses and gradient factors of these tokens from the epilogue's final state."""
+        label_logit, log_slope = self._capped(token["label_logit"])
         # Everything relative to the label's logit: a confident token keeps its small numbers.
-        lead, empty = token["peak"] - token["label_logit"], token["sum"] == 0
+        lead, empty = token["peak"] - label_logit, token["sum"] == 0
         off_label = torch.where(empty, -torch.inf, token["sum"].log() + lead)
         loss = torch.logaddexp(torch.zeros_like(off_label), off_label)
         ratio = torch.where(empty, 0.0, (lead - loss).exp())  # exp(peak - log-sum-exp)
@@ -117,16 +119,27 @@ class Problem:
         above = torch.where(empty, 0.0, loss - lead)  # log-sum-exp - peak
         entropy = (-loss).exp() * loss + ratio * (above * token["sum"] + token["weighted"])
         el2n = (ratio.square() * token["squares"] + q.square()).sqrt()
+        # Both before the cap, where no two logits run into one.
         correct = token["label_logit"] > token["maximum"]
         share = torch.ones_like(loss)
         if self.mean:
             share = (1 / self.tokens.double())[self.owner[rows]]
-        slope = torch.ones_like(loss)  # chain rule of the soft cap at the label
-        if self.softcap:
-            slope = 1 - (token["label_logit"] / self.softcap).square()
         metrics = (share * loss, share * entropy, share * el2n, correct.double())
-        tilt = share * self.scale * ratio
-        return Results(metrics, tilt, tilt * token["sum"] * slope, token["sum"] * slope)
+        # The largest of the label column and E is the unit, so that neither leaves float32.
+        pull = torch.where(empty, -torch.inf, token["peak"] + token["sum"].log() + log_slope)
+        base = torch.maximum(pull, token["ridge"])
+        tilt = torch.where(empty, 0.0, share * self.scale * (base - label_logit - loss).exp())
+        lift = torch.where(empty, 0.0, (token["ridge"] - base).exp())
+        return Results(metrics, base, lift, tilt, torch.where(empty, 0.0, (pull - base).exp()))
+
+    def _capped(self, logit: Tensor) -> tuple[Tensor, Tensor]:
+        """The logit after the soft cap, and the log of the cap's chain factor there."""
+        if not self.softcap:
+            return logit, torch.zeros_like(logit)
+        x = logit / self.softcap
+        u = torch.expm1(-2 * x.abs())
+        # log(1 - tanh^2): of a saturated logit 1 - (z / cap)^2 has no digit left.
+        return self.softcap * x.tanh(), 2 * (math.log(2) - x.abs() - (2 + u).log())
 
     def outputs(self, gram: Tensor, metrics: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What the operator returns, from the Gram matrix and per-token metrics."""
@@ -137,12 +150,13 @@ class Problem:
 
 @dataclass
 class Results:
-    """Per token: its share of the sample's metrics, and delta_t = tilt (E_t - pull e_{y_t})."""
+    """Per token: its share of the metrics, and delta_t = tilt (lift E_t - pull e_{y_t})."""
 
     metrics: tuple[Tensor, ...]  # loss, entropy, el2n, correct
-    tilt: Tensor  # c_t x scale x exp(peak - log-sum-exp)
-    label: Tensor  # tilt x pull
-    pull: Tensor  # sum of E x slope at the label: of order one however confident the token
+    base: Tensor  # log of the unit that lift and pull are taken in
+    lift: Tensor  # exp(ridge - base), at most 1
+    tilt: Tensor  # c_t x scale x exp(base - log-sum-exp)
+    pull: Tensor  # the label column's share, at most 1 however confident the token
 
 
 def segment_sum(values: Tensor, lengths: Tensor) -> Tensor:

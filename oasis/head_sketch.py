@@ -122,17 +122,18 @@ def _sketched_deltas(problem: Problem, rows: slice, of_delta: VocabularySketch, 
     hidden = problem.hidden[rows]
     out = hidden.new_zeros((dim, hidden.shape[0])).T  # as the blocks of logits lie
     epilogue = problem.epilogue(rows, gathers=False)
-    peak = epilogue.token["peak"].clone()
+    ridge = epilogue.token["ridge"].clone()
     for first, logits in problem.blocks(hidden, problem.block_size(hidden.shape[0])):
         epilogue.block(logits, first, None)
-        now = epilogue.token["peak"]
-        if first and not torch.equal(now, peak):
-            factor = torch.where(now == peak, 1.0, (peak - now).exp())
+        now = epilogue.token["ridge"]
+        if first and not torch.equal(now, ridge):
+            factor = torch.where(now == ridge, 1.0, (ridge - now).exp())
             out *= factor.to(out.dtype).unsqueeze(1)
-        peak.copy_(now)
+        ridge.copy_(now)
         of_delta.add(out, logits, first)
     r = problem.results(epilogue.token, rows)
     labels = problem.labels[rows]
+    out *= r.lift.to(out.dtype).unsqueeze(1)
     pull = r.pull.to(out.dtype) * of_delta.signs[labels]
     out[torch.arange(len(labels), device=out.device), of_delta.bucket(labels)] -= pull
     return out.contiguous(), r

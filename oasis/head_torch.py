@@ -5,6 +5,8 @@ Same mathematics and interface as `csrc/cpu/head.cpp`; every step is a whole-ten
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,49 +17,52 @@ class Epilogue:
         self.bias, self.scale, self.softcap = bias, scale, softcap
         zeros = labels.new_zeros(labels.numel(), dtype=torch.float64)
         self.token = {f: zeros.clone() for f in ("label_logit", "sum", "weighted", "squares")}
-        for f in ("peak", "maximum"):
+        for f in ("peak", "ridge", "maximum"):
             self.token[f] = zeros - torch.inf
         self.gathers = zeros.new_zeros((labels.numel(), distinct.numel()), dtype=dtype)
 
     def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
-        """In place: logits become exp(z - peak) f, the label's column zero (docs/method.md 1.2)."""
+        """In place: logits become E, the label's column zero (docs/method.md 1.2)."""
         token, columns = self.token, logits.shape[1]
         if self.bias is not None:
             logits += self.bias[first : first + columns]
         logits *= self.scale
-        if self.softcap:
-            logits.div_(self.softcap).tanh_().mul_(self.softcap)
         column = self.labels - first
         here = (column >= 0) & (column < columns)
         column = column.clamp(0, columns - 1).unsqueeze(1)
-        at_label = logits.gather(1, column)
-        token["label_logit"] = torch.where(here, at_label.squeeze(1).double(), token["label_logit"])
-        logits.scatter_(1, column, torch.where(here.unsqueeze(1), -torch.inf, at_label))
+        at_label = logits.gather(1, column).squeeze(1).double()
+        token["label_logit"] = torch.where(here, at_label, token["label_logit"])
+        off_label = torch.where(here, -torch.inf, logits.gather(1, column).squeeze(1))
+        logits.scatter_(1, column, off_label.unsqueeze(1))
+        token["maximum"] = torch.maximum(token["maximum"], logits.amax(1).double())
+        z, log_f = logits, None
+        if self.softcap:
+            z, log_f = _bent(logits, self.softcap)
+            off_label = torch.where(here, -torch.inf, z.gather(1, column).squeeze(1))
+            z.scatter_(1, column, off_label.unsqueeze(1))
 
-        maximum = logits.amax(1).double()
-        token["maximum"] = torch.maximum(token["maximum"], maximum)
-        peak = token["maximum"]
-        grown = torch.where(peak == token["peak"], 0.0, peak - token["peak"])
-        factor = (-grown).exp()
+        peak = torch.maximum(token["peak"], z.amax(1).double())
+        grown, factor = _growth(token["peak"], peak)
         shift = torch.where(token["sum"] > 0, grown * token["sum"], 0.0)
         token["weighted"] = factor * (token["weighted"] + shift)
         token["sum"] = token["sum"] * factor
         token["squares"] = token["squares"] * factor.square()
         token["peak"] = peak
-        narrow = factor.to(logits.dtype)
+        # E is relative to the largest exp(z) f; with a soft cap that need not be at the largest z.
+        entry = z if log_f is None else z + log_f
+        ridge = torch.maximum(token["ridge"], entry.amax(1).double())
+        narrow = _growth(token["ridge"], ridge)[1].to(logits.dtype)
+        token["ridge"] = ridge
         if products is not None:
             products *= narrow.unsqueeze(1) * narrow
         self.gathers *= narrow.unsqueeze(1)
 
-        base = torch.where(peak.isneginf(), 0.0, peak).to(logits.dtype).unsqueeze(1)
-        below = base - logits
+        below = _finite(peak).to(logits.dtype).unsqueeze(1) - z
         e = (-below).exp()
         token["sum"] += e.sum(1).double()
         token["weighted"] += torch.where(e > 0, e * below, 0).sum(1).double()
         token["squares"] += e.square().sum(1).double()
-        if self.softcap:
-            e *= 1 - torch.where(e > 0, logits / self.softcap, 0).square()
-        logits.copy_(e)
+        logits.copy_((entry - _finite(ridge).to(logits.dtype).unsqueeze(1)).exp())
         inside = (self.distinct >= first) & (self.distinct < first + columns)
         gathered = logits[:, (self.distinct - first).clamp(0, columns - 1)]
         self.gathers = torch.where(inside, gathered, self.gathers)
@@ -76,3 +81,21 @@ class Epilogue:
         rows = torch.segment_reduce(d, "sum", lengths=offsets.diff(), initial=0, unsafe=True)
         columns = rows.T.contiguous()
         return torch.segment_reduce(columns, "sum", lengths=offsets.diff(), initial=0, unsafe=True)
+
+
+def _bent(x: Tensor, cap: float) -> tuple[Tensor, Tensor]:
+    """cap tanh(x / cap), and log(1 - tanh^2), its chain factor, in a form that never cancels."""
+    x = x / cap
+    u = (-2 * x.abs()).exp()
+    return cap * x.tanh(), 2 * (math.log(2) - x.abs() - u.log1p())
+
+
+def _growth(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """new - old of a running maximum, 0 where it did not move (also from -inf to -inf), and what
+    earlier results shrink by."""
+    grown = torch.where(new == old, 0.0, new - old)
+    return grown, (-grown).exp()
+
+
+def _finite(maximum: Tensor) -> Tensor:
+    return torch.where(maximum.isneginf(), 0.0, maximum)

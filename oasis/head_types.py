@@ -46,7 +46,7 @@ class HeadGramPartial:
         vocab_range: (first, last).
         products, inner: [T, T] sums of E E^T, and h h^T; lower triangles.
         gathers: [T, L] E at every distinct label.
-        token: [6, T] float64 running maxima and sums.
+        token: [7, T] float64 running maxima and sums.
         labels: [T] int64 of the label tokens, sample by sample; tokens: [N] int64, how many.
         softcap (0: none), scale, reduction: as given.
     """

@@ -177,30 +177,18 @@ def _siren_cuda(
 # --- oris_ ------------------------------------------------------------------------------------
 
 
+_OPTIONS = (
+    "float ratio, float beta, str scale, str draw, int warmup, str recursion, float gain, "
+    "float slack, float temperature"
+)
 _define(
     "oris_(Tensor informativeness, Tensor adjusted, Tensor valid, Tensor(a!) statistics, "
-    "Tensor(b!) counters, float ratio, float beta, str scale, str draw, int warmup, bool current, "
-    "float gain, float slack, float temperature) -> (Tensor, Tensor, Tensor)"
+    f"Tensor(b!) counters, {_OPTIONS}) -> (Tensor, Tensor, Tensor)"
 )
 
 
 @_implement("oris_", "CPU")
-def _oris_(
-    informativeness: Tensor,
-    adjusted: Tensor,
-    valid: Tensor,
-    statistics: Tensor,
-    counters: Tensor,
-    ratio: float,
-    beta: float,
-    scale: str,
-    draw: str,
-    warmup: int,
-    current: bool,
-    gain: float,
-    slack: float,
-    temperature: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _oris_(informativeness, adjusted, valid, statistics, counters, *options):
     """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
     n = informativeness.shape[0]
     inputs = [t.contiguous() for t in (informativeness, adjusted, valid)]
@@ -211,15 +199,7 @@ def _oris_(
         n,
         statistics.data_ptr(),
         counters.data_ptr(),
-        ratio,
-        beta,
-        scale,
-        draw,
-        warmup,
-        current,
-        gain,
-        slack,
-        temperature,
+        *options,
         relative.data_ptr(),
         probability.data_ptr(),
         mask.data_ptr(),
@@ -244,13 +224,36 @@ def _oris_cuda(informativeness, adjusted, valid, statistics, counters, *options)
     return tuple(r.to(informativeness.device) for r in results)
 
 
+# --- oris_stop --------------------------------------------------------------------------------
+
+
+_define(
+    "oris_stop(Tensor informativeness, Tensor valid, Tensor statistics, Tensor counters, "
+    f"{_OPTIONS}) -> Tensor"
+)
+
+
+@_implement("oris_stop", "CPU", "CUDA")  # of one preset: not worth a kernel
+def _(*arguments) -> Tensor:
+    """The score at which z of this batch is the threshold; the state is only read."""
+    tensors, options = arguments[:4], arguments[4:]
+    scores, *others = [t.cpu().contiguous() for t in tensors]
+    valid, *state = [t.data_ptr() for t in others]
+    stop = _core.oris_stop(scores.data_ptr(), valid, len(scores), *state, *options)
+    return torch.full((), stop, dtype=torch.float64, device=tensors[0].device)
+
+
+@_fake("oris_stop")
+def _(informativeness, valid, statistics, counters, *options):
+    return informativeness.new_empty((), dtype=torch.float64)
+
+
 # --- siren_oris_ ------------------------------------------------------------------------------
 
 
 _define(
     "siren_oris_(Tensor gram, Tensor informativeness, Tensor valid, Tensor floor, str method, "
-    "float ridge, Tensor(a!) statistics, Tensor(b!) counters, float ratio, float beta, str scale, "
-    "str draw, int warmup, bool current, float gain, float slack, float temperature) "
+    f"float ridge, Tensor(a!) statistics, Tensor(b!) counters, {_OPTIONS}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
@@ -318,7 +321,7 @@ _define(
 
 @_implement("head_partial", "CPU", "CUDA")
 def _(*arguments) -> tuple[Tensor, ...]:
-    """Sums over a part of the vocabulary, which begins at `first`: T x T, T x labels, 6 x T."""
+    """Sums over a part of the vocabulary, which begins at `first`: T x T, T x labels, 7 x T."""
     return head_partial_blocks(*arguments[:9], first=arguments[9])
 
 
@@ -329,7 +332,7 @@ def _(hidden, weight, labels, sample, num_samples, *options):
     work = torch.promote_types(hidden.dtype, torch.float32)
     shapes = (tokens, tokens), (tokens, tokens), (tokens, distinct)
     sums = [hidden.new_empty(shape, dtype=work) for shape in shapes]
-    token = hidden.new_empty((6, tokens), dtype=torch.float64)
+    token = hidden.new_empty((7, tokens), dtype=torch.float64)
     return *sums, token, labels.new_empty(tokens), labels.new_empty(num_samples)
 
 
@@ -355,6 +358,7 @@ def _(products, gathers, token, inner, labels, tokens, softcap, scale, mean):
 grad_gram = torch.ops.oasis.grad_gram
 siren = torch.ops.oasis.siren
 oris_ = torch.ops.oasis.oris_
+oris_stop = torch.ops.oasis.oris_stop
 siren_oris_ = torch.ops.oasis.siren_oris_
 head_gram = torch.ops.oasis.head_gram
 head_partial = torch.ops.oasis.head_partial

@@ -13,6 +13,7 @@ from oasis.checks import check_count, check_number
 
 SCALES = ("sample", "batch", "raw", "within")
 DRAWS = ("bernoulli", "shared", "systematic", "top")
+RECURSIONS = ("equations", "released")
 
 
 def check_ratio(ratio: float) -> float:
@@ -68,8 +69,12 @@ class Preset:
         draw: "bernoulli" (a uniform per sample), "shared" (one per batch), "systematic" (one offset
             through the cumulated P: the count is within 1 of its expectation) or "top" (the same
             count, and of each batch those with the largest z).
-        warmup: batches normalised by their own mean and deviation.
-        current: normalise with the statistics after the batch rather than before it.
+        warmup: candidates of the stream whose batches are normalised by their own mean and
+            deviation; the first batch always is.
+        recursion: of the running statistics. "equations": from the first batch on, the variance
+            about the mean before the batch. "released" (the authors' code): from the batch that
+            completes the warm-up on, which starts them at its mean and unbiased variance; then the
+            variance about the mean after the batch.
         quantile: threshold by the normal quantile rather than by E[sigmoid(Z - I_T)] = ratio.
         stop: SIREN stops when no z exceeds the threshold; the rest keep their raw scores.
         gain: steering of the threshold towards the budget; 0 = fixed. Needs slack > 0.
@@ -87,7 +92,7 @@ class Preset:
     scale: str
     draw: str
     warmup: int
-    current: bool
+    recursion: str
     quantile: bool
     stop: bool
     gain: float
@@ -99,6 +104,9 @@ class Preset:
             raise ValueError(f"scale: got {self.scale!r}, expected one of {', '.join(SCALES)}")
         if self.draw not in DRAWS:
             raise ValueError(f"draw: got {self.draw!r}, expected one of {', '.join(DRAWS)}")
+        if self.recursion not in RECURSIONS:
+            expected = " or ".join(RECURSIONS)
+            raise ValueError(f"recursion: got {self.recursion!r}, expected {expected}")
         check_number("beta", self.beta, 5e-324, 1, "a number in (0, 1]")
         check_count("warmup", self.warmup)
         check_temperature(self.temperature)
@@ -107,7 +115,7 @@ class Preset:
         check_number("slack", self.slack, 0, math.nextafter(1, 0), "a number in [0, 1)")
         if self.gain > 0 and self.slack == 0:
             raise ValueError("slack: got 0, expected more where gain > 0 steers the threshold")
-        for name in ("current", "quantile", "stop"):
+        for name in ("quantile", "stop"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise TypeError(f"{name}: got {type(value).__name__}, expected True or False")
@@ -121,13 +129,13 @@ class Preset:
     def options(self, ratio: float) -> tuple:
         """What the operators `oris_` and `siren_oris_` take after the state, in their order."""
         return (
-            *(ratio, self.beta, self.scale, self.draw, self.warmup, self.current),
+            *(ratio, self.beta, self.scale, self.draw, self.warmup, self.recursion),
             *(self.gain, self.slack, self.temperature),
         )
 
 
 PRESETS = {
-    # The equations and algorithm 1 to the letter, with the theorem's scale.
+    # The paper's equations; docs/method.md 3.1 says which line, where it contradicts itself.
     "paper": Preset(
         siren="exact",
         ridge=0.0,
@@ -135,22 +143,22 @@ PRESETS = {
         scale="sample",
         draw="bernoulli",
         warmup=1,
-        current=False,
+        recursion="equations",
         quantile=False,
         stop=False,
         gain=0.0,
         slack=0.0,
         temperature=1.0,
     ),
-    # The authors' public code.
+    # The authors' public code, in its order (docs/method.md 3.2).
     "released": Preset(
         siren="exact",
         ridge=0.0,
         beta=0.9,
         scale="batch",
         draw="shared",
-        warmup=20,
-        current=True,
+        warmup=320,
+        recursion="released",
         quantile=True,
         stop=True,
         gain=0.0,
@@ -165,7 +173,7 @@ PRESETS = {
         scale="within",
         draw="top",
         warmup=1,
-        current=False,
+        recursion="equations",
         quantile=False,
         stop=False,
         gain=0.1,

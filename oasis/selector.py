@@ -145,10 +145,17 @@ class Selector(nn.Module):
                 json.loads(bytes(state.tolist()))
                 for state in (state_dict[prefix + "_extra_state"], self.get_extra_state())
             )
-            for name, value in own.items():
-                if saved.get(name) != value:
+            for name in sorted(own.keys() | saved.keys()):
+                if name not in own or name not in saved:
+                    who = "this" if name in own else "its"
                     raise ValueError(
-                        f"state: saved with {name}={saved.get(name)!r}, expected {value!r} as in "
+                        f"state: saved by another version of oasis; only {who} selector has a "
+                        f"setting {name!r}"
+                    )
+            for name, value in own.items():
+                if saved[name] != value:
+                    raise ValueError(
+                        f"state: saved with {name}={saved[name]!r}, expected {value!r} as in "
                         "this selector; make one with the same ratio and preset"
                     )
         statistics = state_dict.get(prefix + "statistics")
@@ -304,21 +311,11 @@ class Selector(nn.Module):
         )
 
     def _floor(self, scores: Tensor, usable: Tensor) -> Tensor:
-        """Score at which z equals the threshold: where the preset "released" stops SIREN."""
-        if not self.preset.stop or not usable.any():
+        """The score at which SIREN stops: -inf, but for the preset "released"."""
+        if not self.preset.stop:
             return torch.full_like(self.threshold, -torch.inf)
-        # On a copy of the state, so that the statistics are computed in one place only.
-        probe = self.statistics.clone(), self.counters.clone()
-        options = self.preset.options(self.ratio)
-        relative, _, _ = ops.oris_(scores, scores, usable, *probe, *options)
-        # z is affine in the score: recover mean and deviation from the two extremes.
-        low, high = scores[usable].argmin(), scores[usable].argmax()
-        a, z = scores[usable], relative[usable]
-        rise = z[high] - z[low]
-        if rise <= 0:
-            return torch.full_like(self.threshold, -torch.inf)
-        slope = (a[high] - a[low]) / rise
-        return a[low] + (self.threshold - z[low]) * slope
+        state = self.statistics, self.counters
+        return ops.oris_stop(scores, usable, *state, *self.preset.options(self.ratio))
 
 
 def check_scores(scores: Tensor, gram: Tensor) -> Tensor:

@@ -21,7 +21,9 @@ from oasis.kernels.triton.head_epilogue import epilogue_kernel
 from oasis.kernels.triton.head_products import lower_tile, products_kernel
 from oasis.kernels.triton.head_reduce import reduce_kernel
 from oasis.kernels.triton.softcap import log_chain, tanh
+from peaked_heads import peaked_head
 from test_head_gram import METRICS, confident, problem
+from test_head_peaks import assert_right
 
 import oasis
 from oasis import head_backend, reference
@@ -121,6 +123,17 @@ def test_running_maximum_over_blocks(slope, softcap, generator):
     arguments["hidden"][:, 0] = 1.0
     arguments["softcap"] = softcap
     assert_like_reference(arguments, 2e-5)
+
+
+@pytest.mark.parametrize(("softcap", "scale"), [(None, 1.0), (30.0, 4.0), (5.0, -0.5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_peaks_in_any_block(dtype, softcap, scale):
+    arguments = peaked_head(dtype, tokens_per_sample=2, vocabulary=300)
+    arguments |= {"softcap": softcap, "scale": scale}
+    assert 300 // INTERPRETER.vocabulary_block(len(arguments["labels"])) >= 4
+    got, want = oasis.head_gram(**arguments), reference.head_gram(**arguments)
+    half = HALF_BOUND if softcap is None else CAPPED_BOUND
+    assert_right(got, want, 2e-5 if dtype == torch.float32 else half, metrics=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +301,7 @@ def test_rows_beyond_two_to_the_31():
     state = [torch.zeros(tokens, dtype=torch.float64) for _ in range(4)]
     epilogue_kernel[(tokens,)](
         *(logits, far, entries, 0, far, logits, labels, distinct, gathers),
-        *(state[0], peak, peak, *state[1:], factor, 0, columns, 2, 1.0, 0.0),
+        *(state[0], peak, peak, peak, *state[1:], factor, 0, columns, 2, 1.0, 0.0),
         HAS_BIAS=False, HAS_CAP=False, PLANES=1, BLOCK=64,
     )  # fmt: skip
     off = z.scatter(1, labels.unsqueeze(1), -torch.inf)

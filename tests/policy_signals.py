@@ -45,3 +45,18 @@ def poison(batch, i, value=float("nan")):
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
             tensor[i] = value
     batch.gram[:, i] = value
+
+
+def circle(*degrees):
+    """[n, 2] float64 unit vectors."""
+    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angle.cos(), angle.sin()], dim=1)
+
+
+def batch(**fields):
+    n = len(next(iter(fields.values())))
+    return Signals(n, tokens=torch.ones(n, dtype=torch.int64), **fields)
+
+
+def order(policy, signals):
+    return policy.observe(signals).order.tolist()

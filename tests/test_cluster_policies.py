@@ -1,188 +1,50 @@
-"""The clustering policies on examples worked out by hand, and the parts they share."""
+"""The clustering policies on examples worked out by hand, and what holds for all of them."""
 
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
-from policy_signals import CLUSTERING
+from policy_signals import CLUSTERING, batch, circle, order
 
 from oasis import policies
 from oasis.policies import Signals
-from oasis.policies.adapt_inf import histogram_entropy, strata
 from oasis.policies.coincide import embed
-from oasis.policies.kmeans import RunningKMeans
-from oasis.policies.pool import Pool
-from oasis.policies.quotas import RunningQuotas, softmax_shares
-
-
-def circle(*degrees):
-    """[n, 2] float64 unit vectors."""
-    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
-    return torch.stack([angle.cos(), angle.sin()], dim=1)
-
-
-def batch(**fields):
-    n = len(next(iter(fields.values())))
-    return Signals(n, tokens=torch.ones(n, dtype=torch.int64), **fields)
-
-
-def order(policy, signals):
-    return policy.observe(signals).order.tolist()
-
-
-# ---- k-means ----
-
-
-def test_kmeans_by_hand():
-    kmeans = RunningKMeans(2, warmup=4)
-    assert kmeans.centers.shape == (0, 0)
-    kmeans.update(torch.tensor([[0.0, 0], [0, 2]]))
-    assert not kmeans.ready and kmeans.centers.tolist() == [[0, 1]]
-    assert kmeans.assign(torch.tensor([[3.0, 5]]))[1].tolist() == [5]
-    kmeans.update(torch.tensor([[10.0, 0], [10, 4]]))
-    assert kmeans.ready
-    assert sorted(kmeans.centers.tolist()) == [[0, 1], [10, 2]]
-    label, distance = kmeans.assign(torch.tensor([[0.0, 0], [10, 5], [0, 1]]))
-    assert distance.tolist() == [1, 3, 0] and label[0] == label[2] != label[1]
-    # Each center has had two points: (2 (0, 1) + (0, 4) + (0, 1)) / 4 and
-    # (2 (10, 2) + 2 (10, 6)) / 4.
-    kmeans.update(torch.tensor([[0.0, 4], [0, 1], [10, 6], [10, 6]]))
-    assert sorted(kmeans.centers.tolist()) == [[0, 1.75], [10, 4]]
-
-
-@pytest.mark.parametrize("spherical", [True, False])
-def test_kmeans_resumes_bit_for_bit_before_and_after_the_warm_up(spherical, tmp_path):
-    g = torch.Generator().manual_seed(0)
-    stream = torch.randn(40, 12, 6, generator=g)
-    stream[25:] += 8  # so that centers are put elsewhere, which takes random numbers
-    kmeans = RunningKMeans(5, warmup=30, seed=1, spherical=spherical)
-    centers = []
-    for step, points in enumerate(stream):
-        if step in (1, 9, 27):
-            torch.save(kmeans.state_dict(), tmp_path / f"{step}.pt")
-        kmeans.update(points)
-        centers.append(kmeans.centers.clone())
-    if spherical:
-        assert torch.allclose(centers[-1].norm(dim=1), torch.ones(5))
-    for start in (1, 9, 27):
-        other = RunningKMeans(5, warmup=30, seed=77, spherical=spherical)
-        other.load_state_dict(torch.load(tmp_path / f"{start}.pt", weights_only=True))
-        for step in range(start, 40):
-            other.update(stream[step])
-            assert torch.equal(other.centers, centers[step]), (start, step)
-
-
-def test_new_tasks_find_centers():
-    g = torch.Generator().manual_seed(0)
-    kmeans = RunningKMeans(8, seed=2)
-    places = torch.tensor([[0.0, 0], [20, 0], [20, 9], [20, -9]])
-    seen = []
-    for step in range(100):  # the first task alone, then all that has arrived
-        before = kmeans.centers.clone()
-        seen.append(places[0 if step < 40 else 1 + step % 3] + torch.randn(16, 2, generator=g))
-        memory = torch.cat(seen)
-        kmeans.update(memory[torch.randint(len(memory), (16,), generator=g)])
-        if step > 60:  # most centers keep their number, also where k-means is run again
-            assert ((before - kmeans.centers).norm(dim=1) < 4).sum() >= 5
-    nearest = torch.cdist(kmeans.centers, places).min(dim=0).values
-    assert (nearest < 2).all()
-    assert kmeans.centers.isfinite().all() and len(kmeans._latest) == 64
-
-
-def test_kmeans_of_equal_points():
-    kmeans = RunningKMeans(4, spherical=True)
-    for _ in range(6):
-        kmeans.update(torch.ones(8, 3))
-        label, distance = kmeans.assign(torch.ones(8, 3))
-        assert (label == label[0]).all() and (distance < 1e-6).all()
-    kmeans.update(torch.ones(0, 3))
-    with pytest.raises(ValueError, match="warmup: got 3"):
-        RunningKMeans(4, warmup=3)
-    with pytest.raises(ValueError, match="clusters: got 0"):
-        RunningKMeans(0)
-
-
-# ---- quotas and pool ----
-
-
-def test_quotas_by_hand():
-    quotas, shares = RunningQuotas(), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    plenty = torch.tensor([9, 9, 9])
-    # Credits 2, 1.2, 0.8: one to 0 (1 left), one to 1 (0.2), one to 0 (0), one to 2 (-0.2).
-    assert quotas.split(4, shares, plenty) == [2, 1, 1]
-    # 0.99 (0, 0.2, -0.2) + (2, 1.2, 0.8) = 2, 1.398, 0.602: 0, 1, 0, 2 -> 0, 0.398, -0.398.
-    assert quotas.split(4, shares, plenty) == [2, 1, 1]
-    # 2, 1.594, 0.406: 0, 1, 0 (ties lose to 0.594), 1 -> 0, -0.406, 0.406.
-    assert quotas.split(4, shares, plenty) == [2, 2, 0]
-    assert quotas.credit.tolist() == pytest.approx([0, -0.40598, 0.40598], abs=1e-12)
-    assert quotas.split(0, shares, plenty) == [0, 0, 0]
-    # 1.5, 0.498, 1.002, but 0 and 2 have one candidate each.
-    assert quotas.split(3, shares, torch.tensor([1, 9, 1])) == [1, 1, 1]
-
-
-def test_quotas_hold_over_the_stream_for_clusters_that_are_often_absent():
-    g = torch.Generator().manual_seed(1)
-    quotas, shares = RunningQuotas(), torch.tensor([0.1, 0.4, 0.3, 0.2])
-    counts = torch.zeros(4, dtype=torch.int64)
-    for _ in range(2000):
-        available = torch.randint(2, 5, (4,), generator=g)
-        if torch.rand((), generator=g) < 0.8:
-            available[0] = 0  # in one batch out of five
-        counts += torch.tensor(quotas.split(2, shares, available))
-    assert counts.sum() == 4000
-    # Credits fade by 1 % a batch, which costs the first about 0.01 x its mean credit / 2 slots.
-    assert torch.allclose(counts / 4000, shares, atol=0.008)
-
-
-def test_what_a_cluster_lacks_goes_to_the_others_by_their_shares():
-    quotas, counts = RunningQuotas(), torch.zeros(3, dtype=torch.int64)
-    for _ in range(1000):  # the first can never fill its nine tenths
-        counts += torch.tensor(
-            quotas.split(4, torch.tensor([0.9, 0.075, 0.025]), torch.tensor([1, 9, 9]))
-        )
-    assert counts[0] == 1000
-    # Four credits a batch are 3.6, 0.3, 0.1, and 2.6 of the first's cannot be spent: the others
-    # share three slots, each 1.3 above its own 0.3 and 0.1. The quadratic programme of dbp's
-    # authors says the same: x nearest to (3.6, 0.3, 0.1) with sum 4 and x_0 <= 1 is (1, 1.6, 1.4).
-    assert counts[1:].tolist() == pytest.approx([1600, 1400], rel=0.05)
-
-
-def test_softmax_shares():
-    shares = softmax_shares(torch.tensor([1.0, 2.0, 5.0]), 2.0, torch.tensor([True, True, False]))
-    assert shares.tolist() == pytest.approx([1 / (1 + math.e**0.5), 1 / (1 + math.e**-0.5), 0])
-    assert softmax_shares(torch.ones(2), 1.0, torch.zeros(2).bool()).tolist() == [0.5, 0.5]
-    huge = softmax_shares(torch.tensor([1e4, 0.0]), 0.1, torch.ones(2).bool())
-    assert huge.tolist() == [1, 0]
-
-
-def test_pool_keeps_the_latest():
-    pool = Pool(3)
-    assert len(pool) == 0
-    pool.add(x=torch.arange(2))
-    pool.add(x=torch.arange(2, 4))
-    assert pool["x"].tolist() == [1, 2, 3]
-    pool.add(x=torch.arange(5))  # a whole batch always stays
-    assert pool["x"].tolist() == [0, 1, 2, 3, 4] and len(pool) == 5
-
 
 # ---- selfsup ----
 
 
 @pytest.mark.parametrize(
-    ("keep", "first", "second"), [("near", [0, 1], [1, 2]), ("far", [2, 3], [3, 0])]
+    ("keep", "first", "second"), [("near", {0, 2}, {1, 2}), ("far", {2, 3}, {3, 0})]
 )
 def test_selfsup_by_hand(keep, first, second):
     policy = policies.create("selfsup", 0.5, keep=keep, clusters=2, warmup=4, spherical=False)
-    # Centers (0, 1) and (10, 2): distances 1, 1, 2, 2.
+    # Centers (0, 1) and (10, 2): distances 1, 1, 2, 2. Two slots: near takes one of each.
     points = torch.tensor([[0.0, 0], [0, 2], [10, 0], [10, 4]])
-    assert order(policy, batch(features=points)) == first
+    assert set(order(policy, batch(features=points))) == first
     # Each center has had two points: (0, (2 + 4 + 1) / 4) and (10, (4 + 2 + 6) / 4). Distances
     # 2.25, 0.75, 1, 3.
     points = torch.tensor([[0.0, 4], [0, 1], [10, 2], [10, 6]])
-    assert order(policy, batch(features=points)) == second
+    assert set(order(policy, batch(features=points))) == second
     with pytest.raises(ValueError, match="keep: got 'mid'"):
         policies.create("selfsup", keep="mid")
+
+
+def test_selfsup_takes_each_centroid_in_turn():
+    # One slot a batch. About the one center the points are at 0.1 and 0.2, about the other at 3 and
+    # 5: the nearest over all would be a point of the first every time.
+    policy = policies.create("selfsup", 0.25, clusters=2)
+    policy.kmeans = SimpleNamespace(
+        centers=torch.zeros(2, 2),
+        update=lambda points: None,
+        assign=lambda points: (torch.tensor([0, 0, 1, 1]), torch.tensor([0.2, 0.1, 5.0, 3.0])),
+    )
+    signals = batch(features=torch.ones(4, 2))
+    # Credits 1/2, 1/2 (ties: the first); 0.99 x (-1/2, 1/2) + 1/2 = 0.005, 0.995; then 0.50, 0.50.
+    assert [order(policy, signals) for _ in range(4)] == [[1], [3], [1], [3]]
+    # A centroid with no candidate in the batch passes its turn on.
+    policy.kmeans.assign = lambda points: (torch.zeros(4).long(), torch.tensor([4.0, 3, 2, 1]))
+    assert [order(policy, signals) for _ in range(2)] == [[3], [3]]
 
 
 def test_selfsup_on_the_sphere_knows_directions_only():
@@ -220,6 +82,27 @@ def test_coincide_covers_a_cluster_by_hand():
     # Third, beside 0 and 90: again 0: (2.73576 + 2.73576 + 1) / 9 - 1.26373 = -0.54467,
     #   180: (2.73576 + 1.00643 + 1) / 9 - 1.03315 = -0.50624.
     assert order(policy, batch(features_multi=five_layers(0, 0, 0, 90, 180))) == [0, 3, 1]
+
+
+def test_coincide_covers_each_cluster_by_hand():
+    # Clusters at 0, 20, 50 and at 100, 140, 175 degrees, two slots each. MMD^2 less its constant,
+    # of the kernel exp(cos - 1): mean among the picked of the cluster - 2 x mean of theirs with it.
+    # First of the one: 1 - 2 x mean kernel with 0, 20, 50:
+    #   0: 1 - 2 x 0.88037 = -0.76073   20: 1 - 2 x 0.93870 = -0.87739   50: -0.71616
+    # (with all six in the pool 50 would be closest: -0.08573, -0.20850, -0.28301).
+    # Second, beside 20: 0: 0.97074 - 2 x 0.90953 = -0.84832   50: 0.93731 - 1.79678 = -0.85947.
+    # First of the other: 100: -0.51197   140: 1 - 2 x 0.87532 = -0.75064   175: -0.54074
+    # (with the pool 100: -0.23815, -0.12933, 0.06570).
+    # Second, beside 140: 100: 0.89570 - 1.63130 = -0.73560   175: 0.91728 - 1.64570 = -0.72841
+    # (with 20 and 50 as though picked of it, 175).
+    label = torch.tensor([0, 1, 0, 1, 0, 1])
+    policy = policies.create("coincide", 2 / 3)
+    policy.kmeans = SimpleNamespace(
+        centers=circle(20, 140), update=lambda points: None, assign=lambda points: (label, None)
+    )
+    policy.quotas = SimpleNamespace(split=lambda slots, shares, available: [2, 2])
+    features = five_layers(0, 100, 20, 140, 50, 175)
+    assert order(policy, batch(features_multi=features)) == [2, 4, 3, 1]
 
 
 def test_coincide_counts_earlier_picks_of_the_cluster():
@@ -293,154 +176,6 @@ def test_dbp_shares_by_hand():
     shares = policy._shares(torch.tensor([0, 0, 1]))
     expected = math.exp(0.75) / (math.exp(0.75) + 1)
     assert shares.tolist() == pytest.approx([expected, 1 - expected, 0], abs=1e-6)
-
-
-# ---- tive ----
-
-
-def gradients(*rows):
-    return torch.tensor(rows, dtype=torch.float32)
-
-
-def test_tive_by_hand():
-    policy = policies.create("tive", 0.6, temperature=0)
-    # Task 0: norms 2, 2, 2; cosines with the others (0 + 0) / 2, (0 + 1) / 2, (0 + 1) / 2.
-    # Task 1: norms 1, 1; cosines -1, -1. Difficulties 2 and 1: of three slots two and one.
-    grads = gradients([0, 2], [2, 0], [2, 0], [1, 0], [-1, 0])
-    task = torch.tensor([0, 0, 0, 1, 1])
-    assert order(policy, batch(full_grads=grads, task=task)) == [1, 2, 3]
-    # Without tasks and before pseudo-tasks all is one: mean cosines (0, 1 + 1 - 1, ..., -3) / 4.
-    policy = policies.create("tive", 0.6, temperature=0)
-    assert order(policy, batch(full_grads=grads)) == [1, 2, 3]
-    policy = policies.create("tive", 0.6, temperature=0, tasks=False)
-    flipped = gradients([1, 0], [-1, 0], [2, 0], [0, 2], [-1, 0])
-    # Sums of cosines with the other four: 1: 0 - 1 - 1 + 1, -1: -1 - 1 + 1, 0.
-    assert order(policy, batch(full_grads=flipped, task=task)) == [3, 0, 1]
-
-
-def test_tive_ranks_as_the_mean_with_itself_does():
-    # The authors' code takes the mean over the whole task, the sample's own cosine of 1 included:
-    # of 0, 0 and 90 degrees 2/3, 2/3, 1/3. Without it, (3 x - 1) / 2: 1/2, 1/2, 0, in that order.
-    policy = policies.create("tive", 1 / 3, temperature=0)
-    grads, task = gradients([1, 0], [4, 0], [0, 1]), torch.zeros(3, dtype=torch.int64)
-    assert order(policy, batch(full_grads=grads, task=task)) == [0]
-    difficulty, influence = policy._values(task, 3)
-    assert influence.tolist() == [0.5, 0.5, 0] and difficulty.tolist() == [2]
-
-
-def test_tive_keeps_rows_of_no_task_apart():
-    """Off-task rows (-1) of huge gradients are a group of their own, not part of the first task."""
-    grads = gradients([1, 0], [1, 0], [0, 1], [0, 1], [-9, 0], [-9, 0])
-    task = torch.tensor([0, 0, 1, 1, -1, -1])
-    policy = policies.create("tive", 0.5, temperature=0)
-    policy.observe(batch(full_grads=grads, task=task))
-    difficulty, influence = policy._values(policy.pool["task"] + 1, 6)
-    assert difficulty.tolist() == [9, 1, 1]
-    assert influence.tolist() == [1] * 6  # the cosine with the other one of the task
-
-
-def test_tive_samples_by_a_softmax_of_influence():
-    policy = policies.create("tive", 1 / 3, seed=5, temperature=0.5, pool=3)
-    signals = batch(full_grads=gradients([1, 0], [1, 0], [0, 1]), task=torch.zeros(3).long())
-    counts = sum(policy.observe(signals).mask.int() for _ in range(1500)).tolist()
-    # Influences 0.5, 0.5, 0: weights e, e, 1.
-    expected = [1500 * w / (2 * math.e + 1) for w in (math.e, math.e, 1)]
-    for count, mean in zip(counts, expected, strict=True):
-        assert abs(count - mean) < 4.5 * math.sqrt(mean * (1 - mean / 1500))
-
-
-def test_tive_pseudo_tasks_get_shares_by_difficulty():
-    policy = policies.create("tive", 0.25, clusters=2, warmup=16, temperature=0, pool=64)
-    g = torch.Generator().manual_seed(3)
-    hard = torch.zeros(2, dtype=torch.int64)
-    for step in range(60):
-        grads = 0.1 * torch.randn(16, 4, generator=g)
-        grads[:8, 0] += 3  # norms about 3, and about 1
-        grads[8:, 1] += 1
-        mask = policy.observe(batch(full_grads=grads)).mask
-        if step >= 2:
-            hard += torch.stack([mask[:8].sum(), mask[8:].sum()])
-    assert hard.sum() == 4 * 58
-    assert float(hard[0] / hard.sum()) == pytest.approx(0.75, abs=0.03)
-
-
-# ---- adapt_inf ----
-
-
-def test_histogram_entropy_by_hand():
-    assert histogram_entropy(torch.tensor([0.0, 0, 1, 1]).double()) == pytest.approx(1)  # two bins
-    assert histogram_entropy(torch.tensor([0.0, 1, 2, 3]).double()) == pytest.approx(2)
-    # z = -1/3 nine times and 3: two bins, of 0.9 and 0.1.
-    expected = -(0.9 * math.log2(0.9) + 0.1 * math.log2(0.1))
-    assert histogram_entropy(torch.tensor([0.0] * 9 + [1]).double()) == pytest.approx(expected)
-    assert histogram_entropy(torch.full((7,), 2.5).double()) == 0
-    assert histogram_entropy(torch.zeros(7).double()) == 0
-
-
-def test_histogram_entropy_knows_no_unit():
-    # The authors' bins for the standardised scores end at 4 x the deviation of the raw ones: here,
-    # of z = -1/3 and 3, they hold both at a deviation of 1 (unit 10/3) and -1/3 alone at 0.3.
-    scores = torch.tensor([0.0] * 9 + [1]).double()
-    for unit in (0.1, 10 / 3, 100):
-        assert histogram_entropy(unit * scores) == pytest.approx(histogram_entropy(scores))
-
-
-def test_strata_by_hand():
-    # 0 to 99 without the 5 % at either end is 5 to 94, in parts of 1.78; 50 is 25.3 parts up.
-    reference = torch.arange(100).double()
-    scores = torch.tensor([4.0, 5, 50, 94, 95]).double()
-    assert strata(scores, reference, 0.05).tolist() == [-1, 0, 25, 49, -1]
-    assert strata(torch.ones(3).double(), torch.ones(3).double(), 0.05).tolist() == [0, 0, 0]
-
-
-def adapt(loss, el2n, n=10):
-    return batch(
-        middle_grads=torch.ones(n, 4),
-        loss=torch.tensor(loss, dtype=torch.float64),
-        entropy=torch.ones(n),
-        el2n=torch.tensor(el2n, dtype=torch.float64),
-    )
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("swap", [False, True])
-def test_adapt_inf_covers_the_range_of_the_scorer_that_tells_most(seed, swap):
-    policy = policies.create("adapt_inf", 0.5, seed, clusters=1, tail=0)
-    flat, spread = [0.0] * 9 + [1], [float(i) for i in range(10)]
-    # Entropies log2(10) against 0.47: `spread` is looked at, each sample in a part of its own.
-    signals = adapt(*((spread, flat) if swap else (flat, spread)))
-    first, second = (set(order(policy, signals)) for _ in range(2))
-    # Parts from which one has been picked come after those from which none has.
-    assert len(first) == 5 and second == set(range(10)) - first
-
-
-def test_adapt_inf_leaves_the_tails_to_the_last():
-    # One of 20 is cut at either end: 0 and 19.
-    values = [float(i) for i in range(20)]
-    chosen = [
-        order(policies.create("adapt_inf", 0.9, seed, clusters=1), adapt(values, values, 20))
-        for seed in range(3)
-    ]
-    assert all(set(c) == set(range(1, 19)) for c in chosen)
-    assert len({tuple(c) for c in chosen}) > 1  # ties at random
-    last = order(policies.create("adapt_inf", 1.0, clusters=1), adapt(values, values, 20))[18:]
-    assert set(last) == {0, 19}
-
-
-def test_adapt_inf_gives_every_cluster_the_same():
-    policy = policies.create("adapt_inf", 0.25, clusters=2, warmup=16)
-    counts = torch.zeros(2, dtype=torch.int64)
-    g = torch.Generator().manual_seed(4)
-    for step in range(50):
-        grads = 0.1 * torch.randn(16, 4, generator=g)
-        grads[:12, 0] += 1  # three quarters of the candidates
-        grads[12:, 1] += 1
-        values = torch.rand(3, 16, generator=g)
-        signals = batch(middle_grads=grads, loss=values[0], entropy=values[1], el2n=values[2])
-        mask = policy.observe(signals).mask
-        if step >= 1:
-            counts += torch.stack([mask[:12].sum(), mask[12:].sum()])
-    assert counts.sum() == 4 * 49 and abs(int(counts[0] - counts[1])) <= 4
 
 
 # ---- all of them ----

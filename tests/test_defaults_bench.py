@@ -120,7 +120,7 @@ def test_the_tables_of_readings(monkeypatch):
     # sqrt(v) is too small a deviation by sqrt(N), docs/method.md 3.
     assert of["none", "batch", 1]["sd"] == pytest.approx(4 * of["none", "sample", 1]["sd"], rel=0.1)
     # Only the first batches know of the warm-up.
-    assert of["none", "sample", 1]["early"] != of["none", "sample", 20]["early"]
+    assert of["none", "sample", 1]["early"] != of["none", "sample", 320]["early"]
     for row in rows:
         assert abs(row["steered 0.25"] - 0.25) <= 0.03
     steered = [abs(row["steered 0.0625"] - 0.0625) for row in rows]

@@ -7,6 +7,7 @@ import tiny_text
 import torch
 
 from oasis.train import model as models
+from oasis.train.device import choose_device, choose_dtype
 from oasis.train.encoding import Collator, answer_ids, encode
 from oasis.train.evaluate import a_avg, a_last, choice_accuracy
 from oasis.train.prefix import freeze_below
@@ -164,9 +165,14 @@ def test_lora_is_seeded_and_leaves_the_global_generator_alone():
 
 
 def test_dtype_and_device():
-    cpu = models.choose_device("cpu")
-    assert models.choose_dtype("auto", cpu) in (torch.float32, torch.bfloat16)
-    assert models.choose_dtype("bfloat16", cpu) is torch.bfloat16
-    for wrong in ("int64", "nn", "half a byte"):
+    cpu = choose_device("cpu")
+    assert choose_dtype("auto", cpu) in (torch.float32, torch.bfloat16)
+    assert choose_dtype("bfloat16", cpu) is torch.bfloat16
+    assert choose_device("auto").type in ("cpu", "cuda")
+    assert choose_device("cpu:0").type == "cpu"
+    for wrong in ("int64", "nn", "half a byte", "float8_e4m3fn", "", "dtype", "Tensor"):
         with pytest.raises(ValueError, match="dtype: got"):
-            models.choose_dtype(wrong, cpu)
+            choose_dtype(wrong, cpu)
+    for wrong in ("cuda:99", "gpu", "cpu:1", "meta", "", "hpu", "cpu:-1"):
+        with pytest.raises(ValueError, match="device: got .* expected 'auto' or one of .*cpu"):
+            choose_device(wrong)

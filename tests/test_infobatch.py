@@ -92,10 +92,21 @@ def test_the_mean_is_that_of_the_batches_before():
     assert policy.mean == pytest.approx(before + 0.1 * (27 - before))
 
 
+@pytest.mark.parametrize("ratio", [0.0625, 0.25, 0.3])
+def test_the_budget_is_spent_evenly_by_default(ratio):
+    # Known length or not: after every batch what the ratio allows, and no end that is not pruned.
+    g = torch.Generator().manual_seed(1)
+    policy = policies.create("infobatch", ratio, total_batches=80)
+    kept = 0
+    for t in range(1, 81):
+        kept += int(policy.observe(losses(*torch.rand(16, generator=g).tolist())).mask.sum())
+        assert kept == int(Fraction(str(ratio)) * 16 * t)
+
+
 @pytest.mark.parametrize("ratio, whole", [(0.25, 10), (0.5, 10), (0.125, 5), (0.0625, 2)])
 def test_the_end_is_not_pruned_and_the_budget_is_exact(ratio, whole):
     # 80 batches of 16: the last 10, but no more than half the budget's worth: ratio / 2 of them.
-    policy = policies.create("infobatch", ratio, total_batches=80, seed=3)
+    policy = policies.create("infobatch", ratio, anneal=0.125, total_batches=80, seed=3)
     g = torch.Generator().manual_seed(1)
     counts = []
     for _ in range(80):
@@ -115,7 +126,7 @@ def test_the_end_is_not_pruned_and_the_budget_is_exact(ratio, whole):
 def test_batches_of_uneven_size_never_exceed_the_budget():
     g = torch.Generator().manual_seed(2)
     sizes = torch.randint(1, 17, (200,), generator=g).tolist()
-    policy = policies.create("infobatch", 0.25, total_batches=200)
+    policy = policies.create("infobatch", 0.25, anneal=0.125, total_batches=200)
     seen = kept = 0
     for n in sizes:
         kept += int(policy.observe(losses(*torch.rand(n, generator=g).tolist())).mask.sum())
@@ -129,12 +140,13 @@ def test_batches_of_uneven_size_never_exceed_the_budget():
 
 
 def test_the_unpruned_end_resumes():
-    whole, stopped = (policies.create("infobatch", 0.25, total_batches=16) for _ in range(2))
+    options = {"anneal": 0.125, "total_batches": 16}
+    whole, stopped = (policies.create("infobatch", 0.25, **options) for _ in range(2))
     batches = [losses(*torch.rand(8).tolist()) for _ in range(16)]
     masks = [whole.observe(b).mask for b in batches]
     for b in batches[:13]:
         stopped.observe(b)
-    fresh = policies.create("infobatch", 0.25, seed=4, total_batches=16)
+    fresh = policies.create("infobatch", 0.25, seed=4, **options)
     fresh.load_state_dict(stopped.state_dict())
     for b, mask in zip(batches[13:], masks[13:], strict=True):
         assert torch.equal(fresh.observe(b).mask, mask)

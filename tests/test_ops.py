@@ -25,7 +25,7 @@ def double(g, *shape):
 def oris_arguments(g, draw="bernoulli"):
     selector = oasis.Selector(seed=3)
     valid = torch.tensor([True, True, False, True, True])
-    options = (0.25, 0.9, "within", draw, 1, False, 0.1, 0.01, 0.5)
+    options = (0.25, 0.9, "within", draw, 1, "equations", 0.1, 0.01, 0.5)
     return (
         *(double(g, 5), double(g, 5), valid, selector.statistics.clone()),
         *(selector.counters.clone(), *options),
@@ -55,7 +55,10 @@ def test_siren(method, n, generator):
 
 @pytest.mark.parametrize("draw", ["bernoulli", "shared", "systematic", "top"])
 def test_oris(draw, generator):
-    opcheck(torch.ops.oasis.oris_.default, oris_arguments(generator, draw), test_utils=TESTS)
+    arguments = oris_arguments(generator, draw)
+    opcheck(torch.ops.oasis.oris_.default, arguments, test_utils=TESTS)
+    stop = arguments[:1] + arguments[2:]
+    opcheck(torch.ops.oasis.oris_stop.default, stop, test_utils=TESTS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
@@ -117,11 +120,13 @@ def test_fakes_never_reach_the_core():
         adjusted, order = torch.ops.oasis.siren(gram, valid, floor, "residual", 0.0)
         assert adjusted.shape == order.shape == (7,) and order.dtype == torch.int64
         state = torch.zeros(4, dtype=torch.float64), torch.zeros(6, dtype=torch.int64)
-        options = (0.25, 0.9, "within", "bernoulli", 1, False, 0.1, 0.01, 0.5)
+        options = (0.25, 0.9, "within", "bernoulli", 1, "equations", 0.1, 0.01, 0.5)
         relative, probability, mask = torch.ops.oasis.oris_(
             adjusted, adjusted, valid, *state, *options
         )
         assert relative.dtype == probability.dtype == torch.float64 and mask.dtype == torch.bool
+        stop = torch.ops.oasis.oris_stop(adjusted, valid, *state, *options)
+        assert stop.shape == () and stop.dtype == torch.float64
 
 
 def test_compiled_graph_equals_eager(generator):
@@ -147,6 +152,6 @@ def test_siren_oris(method, n, generator):
     floor = torch.tensor(-torch.inf, dtype=torch.float64)
     selector = oasis.Selector(seed=3)
     state = selector.statistics.clone(), selector.counters.clone()
-    options = (0.25, 0.9, "within", "bernoulli", 1, False, 0.1, 0.01, 0.5)
+    options = (0.25, 0.9, "within", "bernoulli", 1, "equations", 0.1, 0.01, 0.5)
     arguments = (gram, gram.diagonal().clone(), valid, floor, method, 0.0, *state, *options)
     opcheck(torch.ops.oasis.siren_oris_.default, arguments, test_utils=TESTS)

@@ -34,15 +34,16 @@ def padded(side="left", width=13, seed=0):
 
 
 def by_autograd(model, batch):
-    """Gram matrix [N, N] and mean loss [N] from gradients of the head's weight, row by row."""
+    """Gram matrix [N, N] and mean loss [N] from gradients of the head's weight, row by row, each
+    alone and without padding."""
     weight = unwrap(model).get_output_embeddings().weight.requires_grad_()
-    logits = model.eval()(
-        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False
-    ).logits
+    model.eval()
     grads, losses = [], []
-    for row in range(len(logits)):
-        loss = F.cross_entropy(logits[row, :-1], batch["labels"][row, 1:], reduction="sum")
-        count = int((batch["labels"][row, 1:] != -100).sum())
+    for row, real in enumerate(batch["attention_mask"].bool()):
+        labels = batch["labels"][row, real]
+        logits = model(input_ids=batch["input_ids"][row : row + 1, real], use_cache=False).logits[0]
+        loss = F.cross_entropy(logits[:-1], labels[1:], reduction="sum")
+        count = int((labels[1:] != -100).sum())
         loss = loss / max(count, 1)
         grads.append(torch.autograd.grad(loss, weight, retain_graph=True)[0].flatten())
         losses.append(loss.detach())
@@ -65,6 +66,7 @@ def test_scores_equal_autograd_on_the_head(side):
     assert_scores(tiny_llama(), padded(side))
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(
     ("kind", "config", "scale", "softcap"),
     [
@@ -74,9 +76,8 @@ def test_scores_equal_autograd_on_the_head(side):
         ("gpt_neox", {}, 1.0, None),
     ],
 )
-def test_scaled_and_capped_logits(kind, config, scale, softcap):
-    # Right, since eager attention (gemma2) turns float64 padding on the left into NaN.
-    model, batch = tiny_model(kind, tie_word_embeddings=False, **config), padded("right")
+def test_scaled_and_capped_logits(kind, config, scale, softcap, side):
+    model, batch = tiny_model(kind, tie_word_embeddings=False, **config), padded(side)
     head = inspect_head(model, batch)
     assert head == Head(scale, softcap, gather=True, verified=True)
     assert_scores(model, batch, head)
@@ -84,7 +85,7 @@ def test_scaled_and_capped_logits(kind, config, scale, softcap):
 
 def test_tied_embeddings_count_in_their_role_as_head():
     model = tiny_model("llama", tie_word_embeddings=True)
-    batch = padded()
+    batch = padded("right")
     head = model.get_output_embeddings()
     captured = []
     handle = head.register_forward_pre_hook(lambda m, args: captured.append(args[0].detach()))
@@ -231,9 +232,9 @@ def test_loss_is_the_sum_over_label_tokens(side, gather, smoothing):
 def test_take_changes_nothing_but_padding(side):
     model, batch = tiny_model(), padded(side)
     batch["task"] = torch.arange(5)
-    cut = take(batch, [1, 4], left=True)
+    cut = take(batch, [1, 4])
     assert cut["labels"].shape == (2, 5) and cut["task"].tolist() == [1, 4]
-    assert ("position_ids" in cut) == (side == "left")
+    assert cut["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
     whole = take({k: v for k, v in batch.items() if k != "attention_mask"}, [1, 4])
     whole["attention_mask"] = batch["attention_mask"][[1, 4]]
     assert whole["labels"].shape == (2, 13)
@@ -242,13 +243,13 @@ def test_take_changes_nothing_but_padding(side):
     assert batch["labels"].equal(padded(side)["labels"])
 
 
-def test_take_keeps_the_padding_that_predicts_a_label():
-    batch = padded("left")
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_predicts_no_label(side):
+    batch = padded(side)
     batch["labels"] = torch.where(batch["attention_mask"] == 1, batch["input_ids"], -100)
-    expected = targets(batch["labels"][[1, 4]]).sum()
-    cut = take(batch, [1, 4], left=True)
-    assert targets(cut["labels"]).sum() == expected == 8
-    assert cut["labels"].shape == (2, 6)
+    cut = take(batch, [1, 4])
+    assert cut["labels"].shape == (2, 5)
+    assert targets(cut["labels"]).sum() == 4 + 2  # of five tokens and of three, but the first
 
 
 def test_take_refuses_what_has_no_rows():

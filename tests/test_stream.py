@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
+from accelerate import skip_first_batches
+from accelerate.data_loader import IterableDatasetShard
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -44,6 +48,63 @@ def test_a_dataloader_gets_the_same_batches():
     it = stream(40, batch_size=4, iterations_per_sample=0.3)
     loaded = list(DataLoader(it, batch_size=4, collate_fn=ids))
     assert loaded == [ids(batch) for batch in it.batches()]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 1},
+        {"num_workers": 2},
+        {"num_workers": 3, "prefetch_factor": 5},
+        {"num_workers": 2, "prefetch_factor": 1, "persistent_workers": True},
+        {"num_workers": 2, "in_order": False},
+    ],
+    ids=str,
+)
+def test_workers_yield_each_batch_once_and_in_order(options):
+    it = stream(20, 12, batch_size=4, iterations_per_sample=0.25)
+    expected = [ids(batch) for batch in it.batches()]
+    assert len(expected) == 8
+    loader = DataLoader(it, batch_size=4, collate_fn=ids, **options)
+    assert list(loader) == expected
+    assert list(loader) == expected  # another epoch, which persistent workers stay for
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3, 4, 5, 64])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_workers_are_exact_at_any_batch_size_of_the_loader(batch_size, drop_last):
+    if batch_size is None and drop_last:
+        pytest.skip("a DataLoader refuses this")
+    it = stream(32, batch_size=4, iterations_per_sample=0.25)
+    options = {"batch_size": batch_size, "drop_last": drop_last, "collate_fn": str}
+    assert list(DataLoader(it, num_workers=2, **options)) == list(DataLoader(it, **options))
+
+
+def test_workers_resume_in_the_middle():
+    it = stream(32, batch_size=4, iterations_per_sample=0.25)
+    loader = DataLoader(it, batch_size=4, collate_fn=ids, num_workers=2)
+    rest = skip_first_batches(loader, 5)  # what the Trainer does
+    assert list(rest) == [ids(batch) for batch in it.batches()][5:]
+
+
+def test_workers_leave_each_process_its_share():
+    it = stream(32, batch_size=4, iterations_per_sample=0.25)
+    batches = [ids(batch) for batch in it.batches()]
+    for rank in range(2):
+        shard = IterableDatasetShard(it, batch_size=4, num_processes=2, process_index=rank)
+        loader = DataLoader(shard, batch_size=4, collate_fn=ids, num_workers=2)
+        assert list(loader) == batches[rank::2]
+
+
+def test_idle_workers_are_said_once(monkeypatch, caplog):
+    it = stream(32, batch_size=4)
+    for number in range(3):
+        info = types.SimpleNamespace(id=number, num_workers=3)
+        monkeypatch.setattr("oasis.train.stream.get_worker_info", lambda info=info: info)
+        assert bool(list(it)) == (number == 0)
+    assert [record.message for record in caplog.records] == [
+        "MemoryStream: 2 of 3 workers have nothing to do; one is as good"
+    ]
 
 
 def test_repeats_from_its_seed():

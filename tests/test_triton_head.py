@@ -55,7 +55,7 @@ SIGNATURES = {
     epilogue_kernel: (
         "logits:*fp32 logits_stride:i32 entries:*fp16 plane_stride:i32 entry_stride:i32 bias:*fp32 "
         "labels:*i64 distinct:*i64 gathers:*fp32 label_logit:*fp64 peak:*fp64 ridge:*fp64 "
-        "total:*fp64 weighted:*fp64 squares:*fp64 factor:*fp32 first:i32 columns:i32 "
+        "maximum:*fp64 total:*fp64 weighted:*fp64 squares:*fp64 factor:*fp32 first:i32 columns:i32 "
         "num_distinct:i32 scale:fp32 cap:fp32"
     ),
     products_kernel: (

@@ -6,14 +6,14 @@
 
 namespace oasis {
 
-#define OASIS_DECLARE(isa)                                                                       \
-  namespace isa {                                                                                \
-  void gram(const StridedSamples&, bool, double*);                                               \
-  int64_t siren(const double*, const double*, int64_t, Rule, double, double, double*, int64_t*); \
-  void head_block(const HeadBlock&, bool);                                                       \
-  void head_rescale(void*, void*, const double*, int64_t, int64_t, bool);                        \
-  void head_reduce(const HeadReduce&, bool);                                                     \
-  constexpr Kernels table{#isa, gram, siren, head_block, head_rescale, head_reduce};             \
+#define OASIS_DECLARE(isa)                                                           \
+  namespace isa {                                                                    \
+  void gram(const StridedSamples&, bool, double*);                                   \
+  int64_t siren(double*, double*, int64_t, Rule, double, double, double*, int64_t*); \
+  void head_block(const HeadBlock&, bool);                                           \
+  void head_rescale(void*, const double*, int64_t, bool);                            \
+  void head_reduce(const HeadReduce&, bool);                                         \
+  constexpr Kernels table{#isa, gram, siren, head_block, head_rescale, head_reduce}; \
   }
 
 OASIS_DECLARE(baseline)

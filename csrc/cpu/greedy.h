@@ -8,7 +8,7 @@ namespace oasis {
 namespace OASIS_ISA {
 
 // `score` is the informativeness [n]. `join(a, m, picked)` updates adjusted[] of the samples left
-// after sample a became the m-th pick.
+// after sample a became the m-th pick. Stops where the largest does not exceed `floor`.
 template <typename Join>
 static int64_t greedy(const double* score, int64_t n, double floor, double* adjusted,
                       int64_t* order, Join join) {
@@ -24,8 +24,6 @@ static int64_t greedy(const double* score, int64_t n, double floor, double* adju
     order[m] = best;
     if (m + 1 < n) join(best, m, picked);
   }
-  for (int64_t i = 0; i < n; ++i)  // stopped early: what was not picked keeps its raw score
-    if (!picked[i]) adjusted[i] = score[i];
   free(picked);
   return m;
 }

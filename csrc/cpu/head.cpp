@@ -1,5 +1,7 @@
 // The epilogue of head_gram (docs/method.md 1.1, 1.2): what happens to a block of logits between
 // the two matrix products, and the reduction of token products to the samples' Gram matrix.
+#include <cfloat>
+
 #include "cpu/kernels.h"
 #include "cpu/vec.h"
 
@@ -23,7 +25,11 @@ constexpr int64_t kAhead = 32;
 // A vector's worth of tokens: the first `live` lanes. Logits of one vocabulary entry lie side by
 // side, so a lane is a token, and its sums run over the vocabulary in the order of the entries
 // however many threads there are.
-template <typename T, bool kWhole>
+//
+// Sums are taken relative to the peak of the logits. With a soft cap an entry E is p f, f the chain
+// factor, and the largest p need not have the largest p f; so entries are relative to a running
+// maximum of their own, the ridge. Without a soft cap the two are one.
+template <typename T, bool kWhole, bool kCap>
 struct TokenLanes {
   using V = typename Vector<T>::type;
   static constexpr int lanes = Vector<T>::lanes;
@@ -31,24 +37,29 @@ struct TokenLanes {
   const int64_t first;
   const int live;
   T* const z;
-  V peak, limit, top, sums, weights, squares;
+  V peak, limit, top;             // of the logits, after the cap
+  V raw_top;                      // before the cap; used with one alone
+  V ridge, ridge_limit, highest;  // of log(p f); used with a soft cap alone
+  V sums, weights, squares;
 
   TokenLanes(const HeadBlock& block, int64_t begin)
       : b(block),
         first(begin),
         live(kWhole ? lanes : int(block.tokens - begin)),
         z(static_cast<T*>(block.logits) + begin) {
-    top = V{} - T(HUGE_VAL);
+    top = raw_top = highest = V{} - T(HUGE_VAL);
     sums = weights = squares = V{};
-    peak = V{};
-    limit = V{} + T(HUGE_VAL);
+    peak = ridge = V{};
+    limit = ridge_limit = V{} + T(HUGE_VAL);
     for (int i = 0; i < live; ++i) refresh(i);
   }
 
   void refresh(int i) {
-    const double p = b.peak[first + i];
+    const double p = b.peak[first + i], r = b.ridge[first + i];
     peak[i] = T(p > -HUGE_VAL ? p : 0);
     limit[i] = T(p > -HUGE_VAL ? p + kSlack : p);
+    ridge[i] = T(r > -HUGE_VAL ? r : 0);
+    ridge_limit[i] = T(r > -HUGE_VAL ? r + kSlack : r);
   }
   V get(int64_t v) const {
     if (kWhole) return load<V>(z + v * b.column_stride);
@@ -61,18 +72,17 @@ struct TokenLanes {
     for (int i = 0; i < live; ++i) z[v * b.column_stride + i] = x[i];
   }
 
-  // Bias, scale and soft cap; then the label's column leaves every sum, its logit is kept.
+  // Bias and scale; then the label's column leaves every sum, its logit (before the cap) is kept.
   void prepare() {
     const T* bias = static_cast<const T*>(b.bias);
-    const T scale = T(b.scale), cap = T(b.softcap);
+    const T scale = T(b.scale);
     if (bias || scale != T(1))
       for (int64_t v = 0; v < b.columns; ++v) put(v, (get(v) + (bias ? bias[v] : T(0))) * scale);
-    if (cap > 0)
-      for (int64_t v = 0; v < b.columns; ++v)
-        for (int i = 0; i < live; ++i) {
-          T& x = z[v * b.column_stride + i];
-          x = cap * T(::tanh(double(x * (T(1) / cap))));
-        }
+    if (kCap && bias) {
+      // A bias of -inf ends at -cap, not at nothing: below, -inf means the label's column.
+      const V lowest = V{} - T(sizeof(T) == sizeof(double) ? DBL_MAX : FLT_MAX);
+      for (int64_t v = 0; v < b.columns; ++v) put(v, vmax(lowest, get(v)));  // NaN stays
+    }
     for (int i = 0; i < live; ++i) {
       const int64_t v = b.labels[first + i] - b.first;
       if (v < 0 || v >= b.columns) continue;
@@ -91,40 +101,77 @@ struct TokenLanes {
     sums = weights = squares = V{};
   }
 
-  // The online-softmax merge: earlier results shrink by exp(old peak - new peak).
+  // The online-softmax merge: earlier results shrink by exp(old maximum - new maximum).
   void raise(int64_t seen) {
     flush();
     for (int i = 0; i < live; ++i) {
-      if (!(top[i] > limit[i])) continue;
       const int64_t t = first + i;
-      const double grown = double(top[i]) - b.peak[t], factor = ::exp(-grown);
-      b.factor[t] *= factor;
-      if (b.sum[t] > 0) b.weighted[t] = factor * (b.weighted[t] + grown * b.sum[t]);
-      b.sum[t] *= factor;
-      b.squares[t] *= factor * factor;
-      b.peak[t] = double(top[i]);
-      for (int64_t v = 0; v < seen; ++v) z[v * b.column_stride + i] *= T(factor);
+      const T entry_top = kCap ? highest[i] : top[i];
+      if (entry_top > (kCap ? ridge_limit[i] : limit[i])) {
+        const double factor = ::exp(b.ridge[t] - double(entry_top));
+        b.factor[t] *= factor;
+        b.ridge[t] = double(entry_top);
+        for (int64_t v = 0; v < seen; ++v) z[v * b.column_stride + i] *= T(factor);
+      }
+      if (top[i] > limit[i]) {
+        const double grown = double(top[i]) - b.peak[t], factor = ::exp(-grown);
+        if (b.sum[t] > 0) b.weighted[t] = factor * (b.weighted[t] + grown * b.sum[t]);
+        b.sum[t] *= factor;
+        b.squares[t] *= factor * factor;
+        b.peak[t] = double(top[i]);
+      }
       refresh(i);
     }
+  }
+
+  // Logits c = cap tanh(x / cap), and c + log f with log f = log(1 - tanh^2) in a form that never
+  // cancels: of a saturated logit 1 - (c / cap)^2 has no digit left.
+  void bend(V x, double* capped, double* entries) const {
+    for (int i = 0; i < lanes; ++i) {
+      const double r = double(x[i]) / b.softcap;
+      if (r == -HUGE_VAL) {  // the label's column
+        capped[i] = entries[i] = r;
+        continue;
+      }
+      const double u = ::expm1(-2 * ::fabs(r));  // in (-1, 0]
+      capped[i] = ::copysign(b.softcap * u / (2 + u), r);
+      entries[i] = capped[i] + 2 * (M_LN2 - ::fabs(r) - ::log(2 + u));
+    }
+  }
+  static V narrow(const double* x) {
+    V y;
+    for (int i = 0; i < lanes; ++i) y[i] = T(x[i]);
+    return y;
+  }
+  static V difference(const double* x, V y) {  // before it is rounded
+    V d;
+    for (int i = 0; i < lanes; ++i) d[i] = T(x[i] - double(y[i]));
+    return d;
   }
 
   template <int kCount>
   void exponentiate(int64_t v) {
     V x[kCount];
+    double capped[kCount][lanes], entries[kCount][lanes];  // used with a soft cap alone
     for (int k = 0; k < kCount; ++k) __builtin_prefetch(z + (v + kAhead + k) * b.column_stride, 1);
-    for (int k = 0; k < kCount; ++k) top = vmax(x[k] = get(v + k), top);
-    if (any_greater(top, limit)) raise(v);
-    const T cap = T(b.softcap), inverse_cap = cap > 0 ? T(1) / cap : T(0);
     for (int k = 0; k < kCount; ++k) {
-      V e = vexp(x[k] - peak);
-      sums += e;
-      weights += e > T(0) ? e * (peak - x[k]) : V{};  // a logit of -inf weighs nothing
-      squares += e * e;
-      if (cap > 0) {  // chain rule of the soft cap
-        const V u = x[k] * inverse_cap;
-        e = e == T(0) ? e : e * (T(1) - u * u);
+      x[k] = get(v + k);
+      if (kCap) {
+        bend(x[k], capped[k], entries[k]);
+        raw_top = vmax(x[k], raw_top);
+        x[k] = narrow(capped[k]);
+        highest = vmax(narrow(entries[k]), highest);
       }
-      put(v + k, e);
+      top = vmax(x[k], top);
+    }
+    if (any_greater(top, limit) || (kCap && any_greater(highest, ridge_limit))) raise(v);
+    for (int k = 0; k < kCount; ++k) {
+      const V above = kCap ? difference(capped[k], peak) : x[k] - peak;
+      const V e = vexp(above);
+      sums += e;
+      weights -= e > T(0) ? e * above : V{};  // a logit of -inf weighs nothing
+      squares += e * e;
+      put(v + k, kCap ? vexp(difference(entries[k], ridge)) : e);
     }
   }
 
@@ -138,36 +185,42 @@ struct TokenLanes {
       for (; v < end; ++v) exponentiate<1>(v);
       flush();
     }
-    T* gathers = static_cast<T*>(b.gathers) + first * b.distinct + b.label_first;
-    for (int64_t k = 0; k < b.label_count; ++k)
-      for (int i = 0; i < live; ++i)
-        gathers[i * b.distinct + k] = z[b.label_columns[k] * b.column_stride + i];
+    for (int i = 0; i < live; ++i) gather(i);
+    const V maximum = kCap ? raw_top : top;
     for (int i = 0; i < live; ++i)
-      if (double(top[i]) > b.maximum[first + i]) b.maximum[first + i] = double(top[i]);
+      if (double(maximum[i]) > b.maximum[first + i]) b.maximum[first + i] = double(maximum[i]);
+  }
+
+  // Entries at everybody's labels: those of earlier blocks shrink as the products do, before those
+  // of this block, which are relative to the new ridge already, come in.
+  void gather(int i) {
+    T* row = static_cast<T*>(b.gathers) + (first + i) * b.distinct;
+    const T factor = T(b.factor[first + i]);
+    if (factor != 1)
+      for (int64_t k = 0; k < b.distinct; ++k) row[k] *= factor;
+    for (int64_t k = 0; k < b.label_count; ++k)
+      row[b.label_first + k] = z[b.label_columns[k] * b.column_stride + i];
   }
 };
 
-template <typename T>
+template <typename T, bool kCap>
 void block(const HeadBlock& b) {
   constexpr int lanes = Vector<T>::lanes;
 #pragma omp parallel for schedule(static)
   for (int64_t t = 0; t < b.tokens; t += lanes) {
     if (t + lanes <= b.tokens)
-      TokenLanes<T, true>(b, t).run();
+      TokenLanes<T, true, kCap>(b, t).run();
     else
-      TokenLanes<T, false>(b, t).run();
+      TokenLanes<T, false, kCap>(b, t).run();
   }
 }
 
 template <typename T>
-void rescale(T* products, T* gathers, const double* factor, int64_t tokens, int64_t distinct) {
+void rescale(T* products, const double* factor, int64_t tokens) {
 #pragma omp parallel for schedule(dynamic, 16)
-  for (int64_t t = 0; t < tokens; ++t) {
+  for (int64_t t = 0; t < tokens; ++t)
     // The lower triangle alone is used, so only s <= t needs its factors.
     for (int64_t s = 0; s <= t; ++s) products[t * tokens + s] *= T(factor[t] * factor[s]);
-    if (factor[t] != 1)
-      for (int64_t u = 0; u < distinct; ++u) gathers[t * distinct + u] *= T(factor[t]);
-  }
 }
 
 // K_ij = sum over tokens t of i, s of j of <delta_t, delta_s> <h_t, h_s> (docs/method.md 1.1).
@@ -200,21 +253,19 @@ double pair(const HeadReduce& r, int64_t i, int64_t j) {
 
 void head_block(const HeadBlock& b, bool float64) {
   if (float64)
-    block<double>(b);
+    b.softcap > 0 ? block<double, true>(b) : block<double, false>(b);
   else
-    block<float>(b);
+    b.softcap > 0 ? block<float, true>(b) : block<float, false>(b);
 }
 
-void head_rescale(void* products, void* gathers, const double* factor, int64_t tokens,
-                  int64_t distinct, bool float64) {
+void head_rescale(void* products, const double* factor, int64_t tokens, bool float64) {
   bool any = false;
   for (int64_t t = 0; t < tokens; ++t) any |= factor[t] != 1;
   if (!any) return;
   if (float64)
-    rescale(static_cast<double*>(products), static_cast<double*>(gathers), factor, tokens,
-            distinct);
+    rescale(static_cast<double*>(products), factor, tokens);
   else
-    rescale(static_cast<float*>(products), static_cast<float*>(gathers), factor, tokens, distinct);
+    rescale(static_cast<float*>(products), factor, tokens);
 }
 
 void head_reduce(const HeadReduce& r, bool float64) {

@@ -23,7 +23,7 @@ struct StridedSamples {
 
 // How one block of logits [columns, tokens] becomes exponentials, and what is kept per token.
 struct HeadBlock {
-  void* logits;  // in: W h, out: exp(z - peak) f, 0 in the label's column
+  void* logits;  // in: W h, out: E = exp(z - ridge) f, 0 in the label's column
   int64_t tokens, columns, column_stride;
   int64_t first;                     // vocabulary index of column 0
   const void* bias;                  // [columns] or null, same type as the logits
@@ -31,11 +31,13 @@ struct HeadBlock {
   const int64_t* labels;             // [tokens]
   const int64_t* label_columns;      // [label_count] columns of this block that are someone's label
   int64_t label_count, label_first;  // they are entries label_first... of the distinct labels
-  void* gathers;                     // [tokens, distinct], exp(z - peak) f at every distinct label
+  void* gathers;                     // [tokens, distinct], E at every distinct label
   int64_t distinct;
-  // Per token, updated in place: off-label peak used, true off-label maximum, label logit, sums of
-  // E, of E (peak - z) and of E^2, and the factor that earlier results must be scaled by.
-  double *peak, *maximum, *label_logit, *sum, *weighted, *squares, *factor;
+  // Per token, updated in place: off-label peak of z used, ridge of log(exp(z) f) used (the peak
+  // without a soft cap), true off-label maximum and label's logit before the cap, sums of
+  // e = exp(z - peak), of e (peak - z) and of e^2, and the factor by which earlier products must
+  // shrink.
+  double *peak, *ridge, *maximum, *label_logit, *sum, *weighted, *squares, *factor;
 };
 
 struct HeadReduce {
@@ -46,7 +48,7 @@ struct HeadReduce {
   int64_t tokens, distinct;
   const int64_t* offsets;  // [samples + 1] tokens of sample i: offsets[i] to offsets[i + 1]
   int64_t samples;
-  const double* tilt;   // [tokens] c_t x chain scale x exp(peak - lse)
+  const double* tilt;   // [tokens] c_t x chain scale x exp(ridge - lse)
   const double* label;  // [tokens] c_t x chain scale x q_t f_t[y_t]
   double* gram;         // [samples, samples]
 };
@@ -56,13 +58,13 @@ struct Kernels {
   // Adds the Gram matrix to out [N, N] (float64); `wide` multiplies in float64 whatever the type.
   void (*gram)(const StridedSamples&, bool wide, double* out);
   // score [n] is the informativeness, the diagonal of gram unless another measure takes its place
-  // (Rule::residual knows the diagonal alone). order receives the picks; returns how many were made
-  // (all, or those above `floor`).
-  int64_t (*siren)(const double* gram, const double* score, int64_t n, Rule, double ridge,
-                   double floor, double* adjusted, int64_t* order);
+  // (Rule::residual knows the diagonal alone); both are overwritten. order receives the picks
+  // and adjusted their scores; returns how many were made (all, or those above `floor`), or -1
+  // without memory.
+  int64_t (*siren)(double* gram, double* score, int64_t n, Rule, double ridge, double floor,
+                   double* adjusted, int64_t* order);
   void (*head_block)(const HeadBlock&, bool float64);
-  void (*head_rescale)(void* products, void* gathers, const double* factor, int64_t tokens,
-                       int64_t distinct, bool float64);
+  void (*head_rescale)(void* products, const double* factor, int64_t tokens, bool float64);
   void (*head_reduce)(const HeadReduce&, bool float64);
 };
 

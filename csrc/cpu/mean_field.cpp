@@ -12,25 +12,16 @@ namespace OASIS_ISA {
 // The subset sums of `exact` with ||S_U||^2 replaced by its mean over the subsets of one size that
 // hold u (docs/method.md 2.2). The means come from sums over H that a pick updates in O(m). One
 // thread: 20 ms at N = 256, and 256 forks and joins would cost more where cores are shared.
-int64_t mean_field(const double* raw, const double* raw_score, int64_t n, double floor,
+int64_t mean_field(const double* gram, const double* score, int64_t n, double floor,
                    double* adjusted, int64_t* order) {
-  double* gram = static_cast<double*>(malloc(size_t(n) * size_t(n + 4) * 8));
+  double* row_sum = static_cast<double*>(malloc(size_t(n) * 3 * 8));
   MeanFieldTable* table = static_cast<MeanFieldTable*>(malloc(sizeof(MeanFieldTable)));
-  if (!gram || !table) {
-    free(gram);
+  if (!row_sum || !table) {
+    free(row_sum);
     free(table);
     return -1;
   }
-  double *row_sum = gram + n * n, *norm = row_sum + n, *w = norm + n, *score = w + n;
-  double largest = 0, top = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    largest = raw[i * n + i] > largest ? raw[i * n + i] : largest;
-    top = raw_score[i] > top ? raw_score[i] : top;
-  }
-  if (!(largest > 0)) largest = 1;
-  if (!(top > 0)) top = 1;
-  for (int64_t i = 0; i < n * n; ++i) gram[i] = raw[i] / largest;
-  for (int64_t i = 0; i < n; ++i) score[i] = raw_score[i] / top;
+  double *norm = row_sum + n, *w = norm + n;
   for (int64_t i = 0; i < n; ++i) norm[i] = ::sqrt(gram[i * n + i]);
   // Over H: of I_v, K_vv, ||g_v||, and of K_vv' (v != v').
   double scores = 0, squares = 0, norms = 0, pairs = 0;
@@ -67,11 +58,8 @@ int64_t mean_field(const double* raw, const double* raw_score, int64_t n, double
       adjusted[i] = score[i] + (norm[i] > 0 ? overlap / norm[i] : 0.0);
     }
   };
-  const int64_t picks = greedy(score, n, floor / top, adjusted, order, join);
-  for (int64_t m = 0; m < picks; ++m) w[m] = adjusted[order[m]] * top;
-  for (int64_t i = 0; i < n; ++i) adjusted[i] = raw_score[i];
-  for (int64_t m = 0; m < picks; ++m) adjusted[order[m]] = w[m];
-  free(gram);
+  const int64_t picks = greedy(score, n, floor, adjusted, order, join);
+  free(row_sum);
   free(table);
   return picks;
 }

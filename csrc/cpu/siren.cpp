@@ -5,6 +5,7 @@
 #include "cpu/greedy.h"
 #include "cpu/kernels.h"
 #include "cpu/vec.h"
+#include "oasis/numbers.h"
 
 namespace oasis {
 namespace OASIS_ISA {
@@ -16,7 +17,6 @@ namespace {
 
 constexpr int kLowBits = 8, kLow = 1 << kLowBits;  // table in L1; a loop runs over the higher bits
 constexpr int kGroup = 64;                         // high blocks whose partial sums are kept apart
-constexpr double kVanishing = 1e-12;  // ||S_U||^2 below this x (sum of norms)^2 is zero
 
 // Signed reciprocals (-1)^(k+1) / (k+1), k the size of U before the newest sample joins.
 struct Coefficients {
@@ -161,27 +161,23 @@ void extend(Subsets& t, const Coefficients& c, const double* inner_with_a, doubl
   ++t.m;
 }
 
-// Works on the Gram matrix over its largest diagonal entry, and on the scores over the largest: no
-// overflow at any scale of gradients, and copies of the largest gradient come out as exactly zero.
-int64_t exact(const double* raw, const double* raw_score, int64_t n, double floor, double* adjusted,
+// Divides the Gram matrix by its largest diagonal entry, and the scores by the largest: copies of
+// the largest gradient come out as exactly zero.
+int64_t exact(double* gram, double* score, int64_t n, double floor, double* adjusted,
               int64_t* order) {
   static const Coefficients coefficients;
   Subsets table(n);
-  double* gram = static_cast<double*>(malloc(size_t(n) * size_t(n) * 8));
-  if (!table.allocated() || !gram) {
-    free(gram);
-    return -1;
-  }
+  if (!table.allocated()) return -1;
   double largest = 0, top = 0;
   for (int64_t i = 0; i < n; ++i) {
-    largest = raw[i * n + i] > largest ? raw[i * n + i] : largest;
-    top = raw_score[i] > top ? raw_score[i] : top;
+    largest = gram[i * n + i] > largest ? gram[i * n + i] : largest;
+    top = score[i] > top ? score[i] : top;
   }
   if (!(largest > 0)) largest = 1;
   if (!(top > 0)) top = 1;
-  for (int64_t i = 0; i < n * n; ++i) gram[i] = raw[i] / largest;
-  double w[kMaxExact], inner[kMaxExact], inverse_norm[kMaxExact], score[kMaxExact];
-  for (int64_t i = 0; i < n; ++i) score[i] = raw_score[i] / top;
+  for (int64_t i = 0; i < n * n; ++i) gram[i] /= largest;
+  double w[kMaxExact], inner[kMaxExact], inverse_norm[kMaxExact];
+  for (int64_t i = 0; i < n; ++i) score[i] /= top;
   for (int64_t i = 0; i < n; ++i)
     inverse_norm[i] = gram[i * n + i] > 0 ? 1 / ::sqrt(gram[i * n + i]) : 0;
   const auto join = [&](int64_t a, int64_t m, const bool* picked) {
@@ -199,11 +195,7 @@ int64_t exact(const double* raw, const double* raw_score, int64_t n, double floo
     }
   };
   const int64_t picks = greedy(score, n, floor / top, adjusted, order, join);
-  double scores[kMaxExact];
-  for (int64_t m = 0; m < picks; ++m) scores[m] = adjusted[order[m]] * top;
-  for (int64_t i = 0; i < n; ++i) adjusted[i] = raw_score[i];
-  for (int64_t m = 0; m < picks; ++m) adjusted[order[m]] = scores[m];
-  free(gram);
+  for (int64_t i = 0; i < n; ++i) adjusted[i] *= top;
   return picks;
 }
 
@@ -211,8 +203,8 @@ int64_t pairwise(const double* gram, const double* score, int64_t n, double floo
                  int64_t* order) {
   return greedy(score, n, floor, adjusted, order, [&](int64_t a, int64_t, const bool* picked) {
     for (int64_t i = 0; i < n; ++i) {
-      const double norms = ::sqrt(gram[i * n + i] * gram[a * n + a]);
-      if (!picked[i] && norms > 0) adjusted[i] -= gram[a * n + i] / norms * score[a];
+      if (picked[i]) continue;
+      adjusted[i] -= cosine(gram[a * n + i], gram[i * n + i], gram[a * n + a]) * score[a];
     }
   });
 }
@@ -249,10 +241,8 @@ int64_t residual(const double* gram, const double* score, int64_t n, double ridg
   return picks;
 }
 
-}  // namespace
-
-int64_t siren(const double* gram, const double* score, int64_t n, Rule rule, double ridge,
-              double floor, double* adjusted, int64_t* order) {
+int64_t scaled(double* gram, double* score, int64_t n, Rule rule, double ridge, double floor,
+               double* adjusted, int64_t* order) {
   switch (rule) {
     case Rule::exact:
       return exact(gram, score, n, floor, adjusted, order);
@@ -260,11 +250,30 @@ int64_t siren(const double* gram, const double* score, int64_t n, Rule rule, dou
       return mean_field(gram, score, n, floor, adjusted, order);
     case Rule::pairwise:
       return pairwise(gram, score, n, floor, adjusted, order);
-    case Rule::residual:
-      return residual(gram, score, n, ridge, floor, adjusted, order);
     default:
-      return greedy(score, n, floor, adjusted, order, [](int64_t, int64_t, const bool*) {});
+      return residual(gram, score, n, ridge, floor, adjusted, order);
   }
+}
+
+}  // namespace
+
+// Each rule sees squared norms near 1, of which sums and products stay far from the ends of
+// float64; units that are powers of two change no digit of the result.
+int64_t siren(double* gram, double* score, int64_t n, Rule rule, double ridge, double floor,
+              double* adjusted, int64_t* order) {
+  if (rule == Rule::none)
+    return greedy(score, n, floor, adjusted, order, [](int64_t, int64_t, const bool*) {});
+  double largest = 0, top = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    largest = gram[i * n + i] > largest ? gram[i * n + i] : largest;
+    top = score[i] > top ? score[i] : top;
+  }
+  const double square = near_one(largest), unit = near_one(top);
+  for (int64_t i = 0; i < n * n; ++i) gram[i] *= square;
+  for (int64_t i = 0; i < n; ++i) score[i] *= unit;
+  const int64_t picks = scaled(gram, score, n, rule, ridge, floor * unit, adjusted, order);
+  for (int64_t i = 0; i < n; ++i) adjusted[i] /= unit;
+  return picks;
 }
 
 }  // namespace OASIS_ISA

@@ -10,13 +10,13 @@
 #include <cmath>
 
 #include "common.cuh"
+#include "oasis/numbers.h"
 
 namespace oasis {
 
 constexpr int kExactThreads = 512, kThreadBits = 9;
 constexpr int kBlockExact = 16;  // samples that one block's shared memory takes
 constexpr int kMaxHighBits = kBlockExact - 2 - kThreadBits;  // bits of a subset beyond a thread's
-constexpr double kVanishing = 1e-12;  // ||S_U||^2 below this x (sum of norms)^2 is zero
 constexpr int kCount = 0, kPicks = 1, kStopped = 2, kControls = 4;
 
 // The greedy state over the valid samples, renumbered 0..count-1. `capacity` bounds their number.

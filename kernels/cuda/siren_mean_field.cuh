@@ -40,13 +40,6 @@ struct MeanFieldShared {
   }
 };
 
-// A power of two that brings scores up to `top` near 1, and whose inverse is a normal number too.
-__device__ inline double near_one(double top) {
-  if (!(top > 0)) return 1;
-  const int exponent = ilogb(top);
-  return scalbn(1.0, exponent > 1022 ? -1022 : exponent < -1022 ? 1022 : -exponent);
-}
-
 __device__ inline void mean_field_block(const MeanFieldArguments& r, const MeanFieldShared& s) {
   constexpr int kThreads = kMeanFieldThreads, kWarps = kThreads / kWarp;
   const int n = r.n, thread = int(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common.cuh"
+#include "oasis/numbers.h"
 
 namespace oasis {
 
@@ -40,17 +41,23 @@ __device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
   const int n = r.n, threads = int(blockDim.x), warps = threads / kWarp;
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   double* factor = s.factor ? s.factor : r.factor;
-  const double floor = *r.floor;
-  double lambda = 0;
+  double unit = 1, lambda = 0;  // unit: as on the CPU, sums and products stay inside float64
+  if (r.rule != GreedyRule::none) {
+    double top = 0;
+    for (int i = 0; i < n; ++i)
+      if (r.valid[i]) top = fmax(top, r.gram[int64_t(i) * (n + 1)]);
+    unit = near_one(top);
+  }
   if (r.rule == GreedyRule::residual) {
     int count = 0;
     for (int i = 0; i < n; ++i)
-      if (r.valid[i]) lambda += r.gram[int64_t(i) * (n + 1)], ++count;
+      if (r.valid[i]) lambda += r.gram[int64_t(i) * (n + 1)] * unit, ++count;
     lambda *= count ? r.ridge / count : 0.0;
   }
+  const double floor = *r.floor * unit;
   for (int i = int(threadIdx.x); i < n; i += threads) {
     s.open[i] = r.valid[i];
-    s.adjusted[i] = r.valid[i] ? r.gram[int64_t(i) * (n + 1)] : 0.0;
+    s.adjusted[i] = r.valid[i] ? r.gram[int64_t(i) * (n + 1)] * unit : 0.0;
     r.order[i] = -1;
   }
   for (int m = 0; m < n; ++m) {
@@ -67,12 +74,12 @@ __device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
     const int a = pick.index;
     if (threadIdx.x == 0) r.order[m] = a;
     if (int(threadIdx.x) == a % threads) s.open[a] = false;
-    const double score = r.gram[int64_t(a) * (n + 1)];
+    const double square = r.gram[int64_t(a) * (n + 1)], score = square * unit;
     if (r.rule == GreedyRule::pairwise) {
       for (int i = int(threadIdx.x); i < n; i += threads) {
         if (!s.open[i]) continue;
-        const double squares = r.gram[int64_t(i) * (n + 1)] * score;
-        if (squares > 0) s.adjusted[i] -= r.gram[int64_t(a) * n + i] * rsqrt(squares) * score;
+        s.adjusted[i] -=
+            cosine(r.gram[int64_t(a) * n + i], r.gram[int64_t(i) * (n + 1)], square) * score;
       }
     } else if (r.rule == GreedyRule::residual) {
       for (int u = int(threadIdx.x); u < m; u += threads) s.column[u] = factor[int64_t(u) * n + a];
@@ -82,7 +89,7 @@ __device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
       const double inverse = pivot > 1e-13 * score ? rsqrt(pivot) : 0.0;
       for (int i = int(threadIdx.x); i < n; i += threads) {
         if (!s.open[i]) continue;
-        double entry = r.gram[int64_t(a) * n + i];
+        double entry = r.gram[int64_t(a) * n + i] * unit;
 #pragma unroll 8
         for (int u = 0; u < m; ++u) entry -= s.column[u] * factor[int64_t(u) * n + i];
         entry *= inverse;
@@ -94,7 +101,7 @@ __device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
   }
   // Stopped early: what was not picked keeps its raw score.
   for (int i = int(threadIdx.x); i < n; i += threads)
-    r.adjusted[i] = s.open[i] ? r.gram[int64_t(i) * (n + 1)] : s.adjusted[i];
+    r.adjusted[i] = s.open[i] ? r.gram[int64_t(i) * (n + 1)] : s.adjusted[i] / unit;
 }
 
 __global__ void __launch_bounds__(kRuleThreads, 1)

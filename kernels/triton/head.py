@@ -44,8 +44,9 @@ class Epilogue:
         tokens = labels.numel()
         zeros = labels.new_zeros(tokens, dtype=torch.float64)
         self.token = {f: zeros.clone() for f in ("label_logit", "sum", "weighted", "squares")}
-        self.token["peak"] = self.token["maximum"] = zeros - torch.inf
-        self.ridge = zeros - torch.inf if softcap else self.token["peak"]
+        self.token["peak"] = zeros - torch.inf
+        for f in ("ridge", "maximum"):  # without a soft cap all three are one
+            self.token[f] = zeros - torch.inf if softcap else self.token["peak"]
         self.side = _up(tokens, self.blocks.tile)  # rows and columns of `products`, whole tiles
         self.factor = zeros.new_zeros(self.side, dtype=torch.float32)
         self.gathers = self.factor.new_empty((tokens, distinct.numel()))
@@ -78,7 +79,8 @@ class Epilogue:
                 self.gathers,
                 token["label_logit"],
                 token["peak"],
-                self.ridge,
+                token["ridge"],
+                token["maximum"],
                 token["sum"],
                 token["weighted"],
                 token["squares"],
@@ -121,9 +123,6 @@ class Epilogue:
     ) -> Tensor:
         """K_ij = sum of <delta_t, delta_s> <h_t, h_s>, t in i, s in j (docs/method.md 1.1)."""
         rows, tokens, samples = self.blocks.rows, self.labels.numel(), offsets.numel() - 1
-        if self.softcap:  # from relative to the peak to relative to the ridge
-            lift = torch.where(tilt == 0, 0.0, self.ridge - self.token["peak"])
-            tilt = tilt * lift.exp()
         # Row tiles of each sample; their number is known on the device only, its bound here.
         tiles = (offsets.diff() + rows - 1) // rows
         ends = tiles.cumsum(0)
@@ -138,7 +137,7 @@ class Epilogue:
                 inner,
                 self.gathers,
                 self.label_index,
-                self.ridge,
+                self.token["ridge"],
                 tilt.contiguous(),
                 label.contiguous(),
                 offsets,

@@ -57,9 +57,10 @@ def epilogue_kernel(
     labels,  # [T] int64
     distinct,  # [num_distinct] int64, ascending: the labels that occur
     gathers,  # [T, num_distinct] float32, written: logits before the cap; -inf at the own label
-    label_logit,  # [T] float64, as are the next five
+    label_logit,  # [T] float64, as are the next six
     peak,
     ridge,
+    maximum,
     total,
     weighted,
     squares,
@@ -80,18 +81,18 @@ def epilogue_kernel(
     label = tl.load(labels + t) - first
     here = (label >= 0) & (label < columns)
 
-    at_label = scaled_logit(row, bias, first, label, here, scale, HAS_BIAS)
-    if HAS_CAP:
-        at_label = cap * tanh(at_label / cap)
+    at_label = scaled_logit(row, bias, first, label, here, scale, HAS_BIAS)  # before the cap
     tl.store(label_logit + t, at_label.to(tl.float64), mask=here)
 
     highest = tl.full((BLOCK,), float("-inf"), tl.float32)
     highest_entry = highest
+    highest_raw = highest
     for begin in range(0, columns, BLOCK):
         v = begin + tl.arange(0, BLOCK)
         counted = (v < columns) & (v != label)
         z = scaled_logit(row, bias, first, v, v < columns, scale, HAS_BIAS)
         if HAS_CAP:
+            highest_raw = tl.maximum(highest_raw, tl.where(counted, z, float("-inf")))
             x = z / cap
             z = cap * tanh(x)
             entry = tl.where(counted, z + log_chain(x), float("-inf"))
@@ -111,6 +112,8 @@ def epilogue_kernel(
         new_ridge = tl.maximum(old_ridge, tl.max(highest_entry, 0))
         base_entry = tl.where(new_ridge == float("-inf"), 0.0, new_ridge)
         tl.store(ridge + t, new_ridge.to(tl.float64))
+        raw = tl.maximum(tl.load(maximum + t), tl.max(highest_raw, 0).to(tl.float64))
+        tl.store(maximum + t, raw)
         tl.store(factor + t, tl.exp(-growth(old_ridge, new_ridge)))
     else:
         tl.store(factor + t, tl.exp(-grown))

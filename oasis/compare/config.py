@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ import yaml
 
 from oasis import policies
 from oasis.compare.imports import load_modules
-from oasis.train import atomic
-from oasis.train.config import RunConfig, override
+from oasis.train import atomic, preflight, strict_yaml
+from oasis.train.config import RunConfig, check_seed, check_text, override
 from oasis.train.names import check_folder_name
 
 # Settings of a run that the grid itself decides; `run` and an entry's `run` may not have them.
@@ -96,10 +98,13 @@ class Grid:
     imports: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise ValueError(f"name: got {self.name!r}, expected a name")
-        check_folder_name("name", self.name)
         self.out = self.out or f"runs/{self.name}"
+        for name in ("name", "out"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, expected a name")
+            check_text(name, getattr(self, name))
+        check_folder_name("name", self.name)
+        self.out = os.path.expanduser(self.out)
         good = isinstance(self.workers, int) and not isinstance(self.workers, bool)
         if self.workers != "auto" and not (good and self.workers >= 1):
             raise ValueError(f"workers: got {self.workers!r}, expected 'auto' or at least 1")
@@ -107,8 +112,10 @@ class Grid:
             raise ValueError(f"run: got {self.run!r}, expected a mapping of settings")
         if not isinstance(self.imports, list) or not all(isinstance(i, str) for i in self.imports):
             raise ValueError(f"imports: got {self.imports!r}, expected a list of modules or files")
+        for item in self.imports:
+            check_text("imports", item)
         _check_run("run", self.run)
-        self.seeds = _list("seeds", self.seeds, _is_seed, "integers from 0")
+        self.seeds = _seeds("seeds", self.seeds)
         self.ratios = _list("ratios", self.ratios, _is_ratio, "numbers in (0, 1]")
         if not isinstance(self.policies, list) or not self.policies:
             raise ValueError(f"policies: got {self.policies!r}, expected a list of policies")
@@ -129,6 +136,11 @@ class Grid:
         nearest known one.
         """
         path = Path(path)
+        with strict_yaml.located(path, overrides):
+            return cls._load(path, overrides)
+
+    @classmethod
+    def _load(cls, path: Path, overrides: Sequence[str]) -> Grid:
         settings = _read(path)
         if (base := settings.pop("base", None)) is not None:
             settings["run"] = {**_run_of(path, base), **settings.get("run", {})}
@@ -137,10 +149,7 @@ class Grid:
         settings.setdefault("name", path.stem)
         files = settings.get("imports")
         if isinstance(files, list):
-            settings["imports"] = [
-                str((path.parent / item).resolve()) if str(item).endswith(".py") else item
-                for item in files
-            ]
+            settings["imports"] = [_beside(path, item) for item in files]
         return cls(**settings)
 
     def save(self, path: Path) -> None:
@@ -159,7 +168,7 @@ class Grid:
         same: dict[str, Cell] = {}
         for seed in self._all_seeds():
             for entry in self.entries:
-                if seed in (self.seeds if entry.seeds is None else entry.seeds):
+                if seed in self._seeds_of(entry):
                     cells.extend(self._of(entry, seed))
         for cell in cells:
             if cell.name in names:
@@ -178,9 +187,32 @@ class Grid:
         lists = [self.seeds, *(entry.seeds or [] for entry in self.entries)]
         return list(dict.fromkeys(seed for seeds in lists for seed in seeds))
 
+    def check(self) -> None:
+        """ValueError for what this machine does not have of what the grid names."""
+        for entry in self.entries:
+            with self._named(entry):
+                preflight.check(next(self._of(entry, self._seeds_of(entry)[0])).config)
+
+    def _seeds_of(self, entry: Entry) -> list[int]:
+        return self.seeds if entry.seeds is None else entry.seeds
+
+    @contextmanager
+    def _named(self, entry: Entry) -> Iterator[None]:
+        """Errors that begin with a setting of a run say which `run` of the file has it."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            setting = str(error).partition(":")[0]
+            if setting in entry.run:
+                raise type(error)(f"policies[{self.entries.index(entry)}].run.{error}") from error
+            if setting in self.run:
+                raise type(error)(f"run.{error}") from error
+            raise
+
     def _of(self, entry: Entry, seed: int) -> Iterator[Cell]:
         settings = {"save_steps": SAVE_STEPS, **self.run, **entry.run}
-        tasks = RunConfig.from_mapping(settings).tasks
+        with self._named(entry):
+            tasks = RunConfig.from_mapping(settings).tasks
         orders = entry.orders or self.orders or [list(range(len(tasks)))]
         ratios = [1.0] if entry.policy == "full" else (entry.ratios or self.ratios)
         for order in _orders(orders, len(tasks)):
@@ -195,8 +227,7 @@ class Grid:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    with open(path, encoding="utf-8") as file:
-        settings = yaml.safe_load(file)
+    settings = strict_yaml.read(path)
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: expected lines of 'key: value'")
     if not isinstance(settings.get("run", {}), dict):
@@ -208,10 +239,18 @@ def _run_of(path: Path, base: Any) -> dict[str, Any]:
     """`run` of the file that `path` builds on."""
     if not isinstance(base, str):
         raise ValueError(f"base: got {base!r}, expected the name of a YAML file")
+    check_text("base", base)
     settings = _read(path.parent / base)
     if "base" in settings:
         raise ValueError(f"base: {base} builds on {settings['base']} itself; name that file")
     return settings.get("run", {})
+
+
+def _beside(path: Path, item: Any) -> Any:
+    """An entry of `imports`, where it is a file as seen from the folder of `path`."""
+    if not isinstance(item, str) or not item.endswith(".py") or "\0" in item:
+        return item
+    return str((path.parent / os.path.expanduser(item)).resolve())
 
 
 def _entry(index: int, item: Any) -> Entry:
@@ -229,6 +268,7 @@ def _entry(index: int, item: Any) -> Entry:
     entry = Entry(**{"label": policy, **item})
     if not isinstance(entry.label, str) or not entry.label:
         raise ValueError(f"{where}.label: got {entry.label!r}, expected a text")
+    check_text(f"{where}.label", entry.label)
     for name in ("options", "run"):
         if not isinstance(getattr(entry, name), dict):
             raise ValueError(f"{where}.{name}: got {getattr(entry, name)!r}, expected a mapping")
@@ -236,7 +276,7 @@ def _entry(index: int, item: Any) -> Entry:
     if entry.ratios is not None:
         entry.ratios = _list(f"{where}.ratios", entry.ratios, _is_ratio, "numbers in (0, 1]")
     if entry.seeds is not None:
-        entry.seeds = _list(f"{where}.seeds", entry.seeds, _is_seed, "integers from 0")
+        entry.seeds = _seeds(f"{where}.seeds", entry.seeds)
     try:  # what the policy does not take is found now, not after hours of other runs
         policies.create(policy, (entry.ratios or [0.25])[0], 0, **entry.options)
     except (TypeError, ValueError) as error:
@@ -262,10 +302,6 @@ def _check_run(where: str, settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{where}.{key}: not a setting of all runs; {DECIDED[key]}")
 
 
-def _is_seed(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def _is_ratio(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
@@ -276,6 +312,12 @@ def _list(name: str, values: Any, good, expected: str) -> list:
     if len(set(values)) < len(values):
         raise ValueError(f"{name}: got {values!r}, expected each once")
     return values
+
+
+def _seeds(name: str, values: Any) -> list[int]:
+    for value in values if isinstance(values, list) else []:
+        check_seed(name, value)
+    return _list(name, values, lambda value: True, "integers from 0")
 
 
 def _orders(orders: Any, tasks: int) -> list[tuple[int, ...]]:

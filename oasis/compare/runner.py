@@ -74,6 +74,7 @@ def compare(
     instead of refusing. Runs that fail are recorded in their folder (error.txt) and the others go
     on. KeyboardInterrupt stops the workers first; call it again to go on.
     """
+    grid.check()
     cells = plan(grid, only)
     if overwrite:
         for cell in cells:
@@ -110,7 +111,7 @@ def number_of_workers(grid: Grid, cells: Sequence[Cell]) -> int:
 
 
 def _on_cpu(cells: Sequence[Cell]) -> bool:
-    from oasis.train.model import choose_device
+    from oasis.train.device import choose_device
 
     return all(choose_device(cell.config.device).type == "cpu" for cell in cells)
 

@@ -37,20 +37,23 @@ class InfoBatch(Resumable):
       and (1 / k) sum of weight x gradient over the selected is unbiased for the mean gradient of
       the candidates. The common factor k / n is there because the original makes up for larger
       gradients by fewer steps, while here every batch of candidates has its step.
-    - `total_batches` known: the last `anneal` of the batches are not pruned, and the batches before
-      get what remains, so that the total is still the budget (exactly, where those last batches
-      have as many candidates as the batches before on average; it is never exceeded, at any
-      moment). As this costs much of a small budget, the unpruned part is at most ratio / 2 of the
-      batches, that is half of the budget: all of 12.5 % from a ratio of 0.25 on.
+    - No unpruned end by default (`anneal=0`), where the original has 12.5 %: under a fixed budget
+      whole batches at the end are paid for by all before, and at 25 % the end would cost half of
+      the budget, at the lowest learning rates. With `anneal` and `total_batches` known, the last
+      `anneal` of the batches are not pruned, and the batches before get what remains, so that the
+      total is still the budget (exactly, where those last batches have as many candidates as the
+      batches before on average; it is never exceeded, at any moment). The unpruned part is at most
+      ratio / 2 of the batches, that is half of the budget.
 
     Args:
         ratio: fraction of the candidates (samples with a label token) to keep, in (0, 1].
         seed: seed of the policy's own generator; the global one is never touched.
         keep: smallest probability to stay of a below-mean sample over that of an above-mean one.
         momentum: of the running mean, per batch; the weight of the newest batch is 1 - momentum.
-        anneal: share of the batches, at the end, that is not pruned.
-        total_batches: candidate batches of the stream; None where it is not known. May be set
-            later, as an attribute; the trainer does so where it is None when a training begins.
+        anneal: share of the batches, at the end, that is not pruned; the original's is 0.125.
+        total_batches: candidate batches of the stream; None where it is not known (no unpruned
+            end then). May be set later, as an attribute; the trainer does so where it is None when
+            a training begins.
     """
 
     name = "infobatch"
@@ -64,7 +67,7 @@ class InfoBatch(Resumable):
         *,
         keep: float = 0.5,
         momentum: float = 0.9,
-        anneal: float = 0.125,
+        anneal: float = 0.0,
         total_batches: int | None = None,
     ):
         self.budget = Budget(ratio)

@@ -24,7 +24,8 @@ class Tive(Resumable):
     tuning" (TIVE). Original: with the gradients of a model warmed up on a small part, an instance's
     influence is the mean cosine of its gradient with the others of its task, a task's difficulty
     the mean norm of its gradients; tasks get shares by difficulty, and instances of a task are
-    sampled with weights softmax(influence / temperature).
+    sampled with weights softmax(influence / temperature); the temperature of the authors' code is
+    1/q with q = 0.001, so that the weights inside a task differ by two thousandths at most.
 
     Here: sketches of the LoRA gradients of the model as it trains; means over the latest `pool`
     candidates of the task; the sampling, without replacement, by Gumbel-top-k; shares proportional
@@ -32,15 +33,15 @@ class Tive(Resumable):
     are used, as in the original (rows of no task together as one more); elsewhere pseudo-tasks
     are, clusters by running spherical k-means of the gradients.
 
-    Differences: the model is not warmed up before, it is the one that trains. The default
-    temperature is ours (cosines differ by a tenth or so): 0 takes the most influential.
+    Differences: the model is not warmed up before, it is the one that trains.
 
     Args:
         ratio: fraction of the candidates to keep, in (0, 1].
         seed: of the clustering and the sampling.
         tasks: whether to look at the tasks that the stream tells.
         clusters, warmup: of the pseudo-tasks, see `RunningKMeans`.
-        temperature: of the sampling, >= 0.
+        temperature: of the sampling, >= 0; default that of the authors' code. 0 takes the most
+            influential.
         pool: candidates kept to stand for the data set.
     """
 
@@ -56,7 +57,7 @@ class Tive(Resumable):
         tasks: bool = True,
         clusters: int = 16,
         warmup: int | None = None,
-        temperature: float = 0.1,
+        temperature: float = 1000.0,
         pool: int = 256,
     ):
         self.budget = Budget(ratio)

@@ -66,7 +66,7 @@ def head_gram(
     for h, y, i in zip(_float64(hidden), labels.tolist(), sample.tolist(), strict=True):
         if y == IGNORED:
             continue
-        z, slope = _logits(h, head, offset, softcap, scale)
+        raw, z, slope = _logits(h, head, offset, softcap, scale)
         others = torch.cat([z[:y], z[y + 1 :]])
         nll = torch.nn.functional.softplus(torch.logsumexp(others, 0) - z[y], threshold=100)
         surprise = nll + (z[y] - z)  # -log p, each against the label's own
@@ -79,7 +79,8 @@ def head_gram(
         loss[i] += nll
         entropy[i] += torch.where(p > 0, p * surprise, 0.0).sum()
         el2n[i] += delta.norm()
-        correct[i] += int(z.argmax().item() == y)
+        # Before the cap, where no two logits run into one.
+        correct[i] += int((raw > raw[y]).sum() == 0 and (raw == raw[y]).sum() == 1)
         tokens[i] += 1
 
     if reduction == "mean":
@@ -120,14 +121,12 @@ def autograd_head_grads(
 
 
 def _logits(h, head, offset, softcap, scale):
-    """Logits ``[V]`` of one token and their slope: d logit / d (W h)."""
-    z = head @ h if offset is None else head @ h + offset
-    z = scale * z
-    slope = torch.full_like(z, scale)
-    if softcap is not None:
-        slope = slope / torch.cosh(z / softcap) ** 2
-        z = softcap * torch.tanh(z / softcap)
-    return z, slope
+    """Logits ``[V]`` of one token before and after the cap, and their slope: d logit / d (W h)."""
+    raw = scale * (head @ h if offset is None else head @ h + offset)
+    slope = torch.full_like(raw, scale)
+    if softcap is None:
+        return raw, raw, slope
+    return raw, softcap * torch.tanh(raw / softcap), slope / torch.cosh(raw / softcap) ** 2
 
 
 def _float64(x: Tensor) -> Tensor:

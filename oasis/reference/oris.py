@@ -14,7 +14,7 @@ from .gram import _float64
 
 @dataclass(frozen=True)
 class Statistics:
-    """Running statistics of the stream, as they stood after ``batches`` batches.
+    """Running statistics of the stream, after ``batches`` batches of ``candidates`` samples in all.
 
     ``mean`` of batch means, ``variance`` of batch means, ``within`` the variance of samples.
     """
@@ -23,6 +23,12 @@ class Statistics:
     variance: float = 0.0
     within: float = 0.0
     batches: int = 0
+    candidates: int = 0
+
+
+def _own_variance(own: Tensor, recursion: str) -> float:
+    squares = float(((own - own.mean()) ** 2).sum())
+    return squares / max(len(own) - (recursion == "released"), 1)
 
 
 def relative(
@@ -32,13 +38,15 @@ def relative(
     *,
     scale: str = "sample",
     warmup: int = 1,
+    recursion: str = "equations",
     valid: Tensor | None = None,
 ) -> Tensor:
     """``z_i = (A_i - mean) / s`` from the statistics *before* this batch; 0 where not valid.
 
     ``s`` is sqrt(N v) ("sample"), sqrt(v) ("batch"), v ("raw") or sqrt(within) ("within"). With
-    fewer than ``warmup`` batches seen, or where s is 0 (two equal batch means), the batch's own
-    mean and population standard deviation. Below 1e-6 |mean| equal scores would be told apart by
+    fewer than ``warmup`` candidates seen, or where s is 0 (two equal batch means) or so small that
+    digits or z are lost, the batch's own mean and standard deviation ("equations": of the
+    population, "released": the unbiased one). Below 1e-6 |mean| equal scores would be told apart by
     rounding: then s is the root mean square of A - mean, or 1e-6 |mean| where that is smaller too
     ("raw" is no deviation and left alone).
     """
@@ -55,9 +63,11 @@ def relative(
         "raw": statistics.variance,
         "within": math.sqrt(statistics.within),
     }[scale]
-    if statistics.batches < max(warmup, 1) or s == 0:
+    lost = (statistics.within if scale == "within" else statistics.variance) < 2.0**-1022
+    lost = lost or float(scores[own].abs().max() + abs(mean)) / s == math.inf
+    if statistics.batches == 0 or statistics.candidates < warmup or lost:
         mean = float(raw[own].mean())
-        s = float(((raw[own] - mean) ** 2).mean().sqrt())
+        s = math.sqrt(_own_variance(raw[own], recursion))
     smallest = 1e-6 * abs(mean)
     if scale != "raw" and s < smallest:
         s = max(smallest, float(((scores[own] - mean) ** 2).mean().sqrt()))
@@ -70,23 +80,38 @@ def update(
     statistics: Statistics,
     *,
     beta: float = 0.9,
+    warmup: int = 1,
+    recursion: str = "equations",
     valid: Tensor | None = None,
 ) -> Statistics:
-    """The statistics after this batch; beta weighs the newest. The first batch sets the mean."""
+    """The statistics after this batch; beta weighs the newest.
+
+    "equations": the first batch sets the mean. "released": nothing is set before ``warmup``
+    candidates are there; the batch that brings them sets mean and variance.
+    """
     raw = _float64(informativeness)
     own = raw if valid is None else raw[valid]
     if len(own) == 0:
         return statistics
     mean = float(own.mean())
-    if statistics.batches == 0:
-        return Statistics(mean, 0.0, float(((own - mean) ** 2).mean()), 1)
+    seen = statistics.candidates + len(own)
+    after = replace(statistics, batches=statistics.batches + 1, candidates=seen)
+    spread = _own_variance(own, recursion)
+    if recursion == "released":
+        if seen < warmup:
+            return after
+        if statistics.candidates < warmup or statistics.batches == 0:
+            return replace(after, mean=mean, variance=spread, within=spread)
+    elif statistics.batches == 0:
+        return replace(after, mean=mean, variance=0.0, within=spread)
     around = float(((own - statistics.mean) ** 2).mean())
+    updated = beta * mean + (1 - beta) * statistics.mean
+    centre = updated if recursion == "released" else statistics.mean
     return replace(
-        statistics,
-        mean=beta * mean + (1 - beta) * statistics.mean,
-        variance=beta * (mean - statistics.mean) ** 2 + (1 - beta) * statistics.variance,
+        after,
+        mean=updated,
+        variance=beta * (mean - centre) ** 2 + (1 - beta) * statistics.variance,
         within=beta * around + (1 - beta) * statistics.within,
-        batches=statistics.batches + 1,
     )
 
 

@@ -43,13 +43,18 @@ def siren(
     k = gram.detach().to(torch.float64).tolist()
     n = len(k)
     left = [i for i in range(n) if valid is None or bool(valid[i])]
+    # Over a power of four near the largest squared norm: no digit changes, no sum overflows.
+    _, exponent = math.frexp(max((k[i][i] for i in left), default=0.0))
+    exponent -= exponent % 2
+    for i in left:
+        k[i] = [math.ldexp(k[i][j], -exponent) if j in left else 0.0 for j in range(n)]
     shift = ridge * sum(k[i][i] for i in left) / max(len(left), 1)
     adjusted = [0.0] * n
     picked: list[int] = []
     while left:
         scores = {i: rules[method](k, i, picked, shift) for i in left}
         best = max(left, key=lambda i: (scores[i], -i))
-        adjusted[best] = scores[best]
+        adjusted[best] = math.ldexp(scores[best], exponent)
         picked.append(best)
         left.remove(best)
     return SirenResult(
@@ -132,11 +137,18 @@ def mean_field_sum(score, mean, square, linear, quadratic, n, bound=None, digits
 
 
 def _residual(k, i, picked, shift) -> float:
-    """``K_ii - k_iH (K_HH + shift I)^-1 k_Hi``, by pseudo-inverse: twins make K_HH singular."""
+    """``K_ii - k_iH (K_HH + shift I)^-1 k_Hi``, by pseudo-inverse: twins make K_HH singular.
+
+    The matrix is brought to a unit diagonal first, so that short gradients are not taken for zero.
+    """
     if not picked:
         return k[i][i]
     square = torch.tensor([[k[u][v] for v in picked] for u in picked], dtype=torch.float64)
     square += shift * torch.eye(len(picked), dtype=torch.float64)
     row = torch.tensor([k[i][u] for u in picked], dtype=torch.float64)
+    length = square.diagonal().sqrt()
+    length[length == 0] = 1.0
+    square = square / length / length.unsqueeze(1)
+    row = row / length
     inverse = torch.linalg.pinv(square, rtol=ZERO_NORM, hermitian=True)
     return max(k[i][i] - float(row @ inverse @ row), 0.0)

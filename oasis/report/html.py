@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
-import yaml
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib import rc_context
@@ -18,7 +17,7 @@ from matplotlib.figure import Figure
 from oasis.report import figures, groups
 from oasis.report.groups import Group
 from oasis.report.runs import GRID, Run, find, load_all
-from oasis.train import atomic
+from oasis.train import atomic, strict_yaml
 
 # Colours of the figures as CSS variables of template.html.j2, which gives them a dark variant.
 VARIABLES = {
@@ -120,7 +119,7 @@ def comparison_name(runs: Sequence[Run]) -> str | None:
     if len(folders) > 1 or len(find(folders)) > len(runs):
         return None
     grid = folders.pop().parent / GRID
-    return str(yaml.safe_load(grid.read_text("utf-8"))["name"]) if grid.is_file() else None
+    return str(strict_yaml.read(grid)["name"]) if grid.is_file() else None
 
 
 def is_comparison(runs: Sequence[Run]) -> bool:

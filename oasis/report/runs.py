@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import yaml
+from oasis.train import strict_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ class Run:
     def settings(self) -> dict:
         """What config.yaml says; empty where it is missing or was cut short by a kill."""
         try:
-            settings = yaml.safe_load(self.config)
-        except yaml.YAMLError:
+            settings = strict_yaml.parse(self.config, "config.yaml")
+        except ValueError:
             return {}
         return settings if isinstance(settings, dict) else {}
 

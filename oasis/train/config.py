@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -15,10 +16,14 @@ from typing import Any
 import yaml
 
 from oasis import policies
-from oasis.train import atomic
+from oasis.train import atomic, strict_yaml
 from oasis.train.names import check_folder_name
 from oasis.train.signals import LAYERS
 
+MOST = 1 << 31  # of any number that counts something, steps and rows among them
+SEEDS = 1 << 32  # NumPy and scikit-learn take no more
+# AdamW moves a weight by about the learning rate in a step: 1 is far beyond all use.
+MOST_RATE = 1.0
 # As transformers names them; the last one needs `decay_steps`.
 SCHEDULES = ("cosine", "linear", "constant_with_warmup", "warmup_stable_decay")
 
@@ -72,7 +77,8 @@ class RunConfig:
     `forward_batches` candidate batches are timed in a plain forward with loss, to compare with.
 
     `out`/`name` is the run directory (docs/runs.md), `name` a plain one of at most 100 bytes;
-    `device` and `dtype` are "auto" or what torch calls them.
+    `device` and `dtype` are "auto" or what torch calls them. In `out`, `model` and `cache_folder` a
+    `~` at the beginning is the home folder.
     """
 
     name: str = "run"
@@ -128,16 +134,41 @@ class RunConfig:
                     f"expected {_describe(hints[spec.name])}"
                 )
             setattr(self, spec.name, value)
+        for name in ("out", "model", "cache_folder"):
+            if getattr(self, name) is not None:
+                setattr(self, name, os.path.expanduser(getattr(self, name)))
+        self._check_limits()
         self._check()
+
+    def _check_limits(self) -> None:
+        """Texts that no file can be called by, and numbers that nothing can count up to."""
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, str):
+                    check_text(spec.name, item)
+                elif isinstance(item, int) and "seed" not in spec.name and not item < MOST:
+                    raise ValueError(f"{spec.name}: got {item}, expected less than 2^31")
+        for name in ("seed", "data_seed"):
+            check_seed(name, getattr(self, name))
+        if not 0 < self.learning_rate <= MOST_RATE:
+            raise ValueError(
+                f"learning_rate: got {self.learning_rate}, expected more than 0 and at most "
+                f"{MOST_RATE:g}"
+            )
+        arrivals = sum(self.arrivals_per_task)
+        for name in ("iterations_per_sample", "off_task_share"):
+            if not arrivals * getattr(self, name) < MOST:
+                raise ValueError(
+                    f"{name}: got {getattr(self, name)} for {arrivals} arrivals, expected less "
+                    "than 2^31 in all"
+                )
 
     def _check(self) -> None:
         if self.policy not in policies.names():
             expected = ", ".join(policies.names())
             raise ValueError(f"policy: got {self.policy!r}, expected one of {expected}")
         check_folder_name("name", self.name)
-        for name in ("seed", "data_seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 or more")
         if not 0 <= self.repeats < 1:
             raise ValueError(f"repeats: got {self.repeats}, expected a share in [0, 1)")
         if not 0 <= self.off_task_share < math.inf:
@@ -168,7 +199,7 @@ class RunConfig:
         for name in (*steps, "forward_batches"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 or more")
-        for name in ("iterations_per_sample", "learning_rate", "max_grad_norm"):
+        for name in ("iterations_per_sample", "max_grad_norm"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected more than 0")
         if self.max_length < 2:
@@ -216,15 +247,18 @@ class RunConfig:
 
     @classmethod
     def load(cls, path: str | Path, overrides: typing.Sequence[str] = ()) -> RunConfig:
-        """Read a YAML file and apply overrides `key=value` (values in YAML, see `override`)."""
-        with open(path, encoding="utf-8") as file:
-            settings = yaml.safe_load(file)
+        """Read a YAML file and apply overrides `key=value` (values in YAML, see `override`).
+
+        Errors that come from the file name it, and the line.
+        """
+        settings = strict_yaml.read(path)
         if settings is None:
             raise ValueError(f"{path}: the file is empty, expected lines of 'key: value'")
         if not isinstance(settings, dict):
             found = type(settings).__name__
             raise ValueError(f"{path}: got a {found}, expected lines of 'key: value'")
-        return cls.from_mapping(override(settings, overrides))
+        with strict_yaml.located(path, overrides):
+            return cls.from_mapping(override(settings, overrides))
 
     def replace(self, **changes: Any) -> RunConfig:
         """A copy with some settings changed, checked again."""
@@ -243,15 +277,28 @@ def override(settings: dict[str, Any], overrides: typing.Sequence[str]) -> dict[
         if not equals or not key:
             raise ValueError(f"override: got {text!r}, expected key=value")
         try:
-            parsed = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ValueError(f"override: {text!r} is not valid YAML after '='") from error
+            parsed = strict_yaml.parse(value, key)
+        except ValueError as error:
+            raise ValueError(f"override: {text!r} is not valid YAML after '=': {error}") from error
         outer, dot, inner = key.partition(".")
         if dot:
+            if not isinstance(result.get(outer, {}), dict):
+                raise ValueError(f"override: {text!r}, but {outer} has no settings inside")
             result[outer] = {**result.get(outer, {}), inner: parsed}
         else:
             result[key] = parsed
     return result
+
+
+def check_text(setting: str, value: str) -> None:
+    """ValueError for a text that no file can be called, and no record hold."""
+    if "\0" in value or not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise ValueError(f"{setting}: got {value!r}, expected a text without NUL and surrogates")
+
+
+def check_seed(setting: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < SEEDS:
+        raise ValueError(f"{setting}: got {value!r}, expected an integer from 0, less than 2^32")
 
 
 def difference(config: RunConfig, saved: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

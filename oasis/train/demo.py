@@ -10,12 +10,12 @@ import time
 from importlib import resources
 from pathlib import Path
 
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from oasis import report
+from oasis.train import strict_yaml
 from oasis.train.config import RunConfig
 from oasis.train.run import RunResult, run
 from oasis.train.workspace import Workspace
@@ -27,7 +27,7 @@ QUICK = {"arrivals": 32, "held_out": 32, "forward_batches": 1}
 def load_config(out: str | Path = "runs/demo", *, quick: bool = False) -> RunConfig:
     """The packaged settings, for runs under `out`; `quick` shrinks the stream."""
     text = resources.files("oasis.train").joinpath("demo.yaml").read_text(encoding="utf-8")
-    settings = {**yaml.safe_load(text), "out": str(out)}
+    settings = {**strict_yaml.parse(text, "demo.yaml"), "out": str(out)}
     return RunConfig.from_mapping({**settings, **QUICK} if quick else settings)
 
 

@@ -10,8 +10,9 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from oasis.train.features import mean_over
-from oasis.train.scoring import evaluating, head_hook
+from oasis.train.features import attended, mean_over
+from oasis.train.scoring import evaluating, head_hook, model_inputs
+from oasis.train.subbatch import right_padded
 
 BANDWIDTH_SAMPLE = 512  # texts of the stream from which the bandwidth is taken
 MOST = 4096  # different samples whose pairs are all looked at; of more, a random choice
@@ -50,16 +51,16 @@ class FeatureSpace:
         )
         for start in range(0, len(missing), BATCH):
             group = missing[start : start + BATCH]
-            batch = self.collator([self.items[number] for number in group])
+            batch = right_padded(self.collator([self.items[number] for number in group]))
             self._known.update(zip(group, self._compute(batch), strict=True))
         return torch.stack([self._known[number] for number in numbers])
 
     def _compute(self, batch: dict[str, Tensor]) -> Iterator[Tensor]:
         device = self.model.get_output_embeddings().weight.device
-        ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
+        batch = {name: values.to(device) for name, values in batch.items()}
         with evaluating(self.model):
             if self.prefix is not None:
-                hidden = self.prefix(ids)
+                hidden = self.prefix(batch["input_ids"])
             else:
                 seen: list[Tensor] = []
 
@@ -69,9 +70,9 @@ class FeatureSpace:
 
                 off = getattr(self.model, "disable_adapter", nullcontext)
                 with off(), head_hook(self.model, capture):
-                    self.model(input_ids=ids, attention_mask=mask, use_cache=False)
+                    self.model(**model_inputs(self.model, batch))
                 (hidden,) = seen
-        yield from nn.functional.normalize(mean_over(hidden, mask != 0), dim=1).cpu()
+        yield from nn.functional.normalize(mean_over(hidden, attended(batch)), dim=1).cpu()
 
     def density(self, selected: Iterable[int]) -> float | None:
         """Mean similarity exp(-|x - y|^2 / (2 bandwidth^2)) of all pairs of the multiset of

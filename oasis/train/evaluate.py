@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from oasis.train.encoding import IGNORED, Collator, answer_ids, encode
-from oasis.train.scoring import head_hook, head_parameters, unwrap
+from oasis.train.scoring import head_hook, head_parameters, model_inputs, unwrap
 from oasis.train.tasks import Task
 
 
@@ -69,19 +69,21 @@ def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
     its logits afterwards (scale, soft cap) rises with them and leaves their order alone.
     """
     best = [0] * len(prompts)
-    collate = Collator(pad_id(tokenizer), "left")
+    collate = Collator(pad_id(tokenizer), "right")
     weight, bias = head_parameters(unwrap(model).get_output_embeddings())
     weight, bias = weight[first], None if bias is None else bias[first]
-    logits = None
+    last, logits = None, None
 
     def only_choices(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         nonlocal logits
-        logits = torch.nn.functional.linear(hidden[:, -1].to(weight.dtype), weight, bias)
+        found = hidden[torch.arange(len(last)), last].to(weight.dtype)
+        logits = torch.nn.functional.linear(found, weight, bias)
         return hidden[:1, -1:]
 
     with head_hook(model, only_choices):
         for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
             batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
+            last = batch["attention_mask"].sum(dim=1) - 1
             _logits(model, batch)
             for row, choice in zip(rows, logits.argmax(dim=1).tolist(), strict=True):
                 best[row] = choice
@@ -112,8 +114,8 @@ def _by_likelihood(model, tokenizer, prompts, choices, batch_size) -> list[int]:
 
 def _logits(model, batch) -> torch.Tensor:
     device = next(model.parameters()).device
-    ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
-    return model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    batch = {name: values.to(device) for name, values in batch.items()}
+    return model(**model_inputs(model, batch)).logits
 
 
 def _bucketed(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:

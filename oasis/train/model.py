@@ -11,33 +11,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from oasis.train import assets
 
 
-def choose_device(name: str = "auto") -> torch.device:
-    """`name`, or for "auto" the GPU where there is one, else the CPU."""
-    if name != "auto":
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`name` as a floating-point dtype; "auto" is bfloat16 where the hardware multiplies it.
-
-    A CPU without bfloat16 instructions (AVX-512 BF16, AMX) emulates them, several times slower
-    than float32.
-    """
-    if name != "auto":
-        found = getattr(torch, name, None)
-        if not isinstance(found, torch.dtype) or not found.is_floating_point:
-            raise ValueError(f"dtype: got {name!r}, expected 'auto', 'float32' or 'bfloat16'")
-        return found
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    elif device.type == "cpu":
-        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    else:
-        native = False
-    return torch.bfloat16 if native else torch.float32
-
-
 def load(
     name: str, device: torch.device, dtype: torch.dtype
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
@@ -46,7 +19,7 @@ def load(
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError where files are there but of no use
         raise OSError(
             f"model: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
             f"Hugging Face hub ({error})"

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
-from oasis.train.hidden_store import HiddenStore, fingerprint
+from oasis.train.hidden_store import HiddenStore, fingerprint, tokenizer_fingerprint
 
 
 class FrozenPrefix(nn.Module):
     """Takes the place of a backbone's token embedding: ids [N, T] to hidden states [N, T, D].
 
-    A row's states are looked up by its ids without the padding on the left; rows not met before
+    A row's states are looked up by its ids without the padding on either side; rows not met before
     go through the lower blocks (a causal model: what comes later in a row has no influence). Kept
     in memory on the model's device, T x D numbers a text, and where a `store` is given also on
     disk, for other processes and later runs.
@@ -55,16 +56,15 @@ class FrozenPrefix(nn.Module):
         return self._lower[0].embed_tokens.weight
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        length = input_ids.shape[1]
         texts = self._texts(input_ids)
-        missing = {key: row for key, row in texts if len(row) and key not in self.states}
+        missing = {key: row for key, row, _ in texts if len(row) and key not in self.states}
         if missing and self.store is not None:
             missing = self._load(missing)
         self._compute(missing)
-        out = self.weight.new_zeros(len(texts), length, self.weight.shape[1])
-        for index, (key, row) in enumerate(texts):
+        out = self.weight.new_zeros(*input_ids.shape, self.weight.shape[1])
+        for index, (key, row, start) in enumerate(texts):
             if len(row):
-                out[index, length - len(row) :] = self.states[key]
+                out[index, start : start + len(row)] = self.states[key]
         return out
 
     @torch.no_grad()
@@ -75,7 +75,7 @@ class FrozenPrefix(nn.Module):
         if self._means_of != tuple(blocks):
             self._means, self._means_of = {}, tuple(blocks)
         texts = self._texts(input_ids)
-        missing = {key: row for key, row in texts if len(row) and key not in self._means}
+        missing = {key: row for key, row, _ in texts if len(row) and key not in self._means}
         given: dict[int, torch.Tensor] = {}
         with ExitStack() as hooks:
             for block in set(blocks):
@@ -90,15 +90,16 @@ class FrozenPrefix(nn.Module):
                     means = [given[block][index, :length].float().mean(dim=0) for block in blocks]
                     self._means[key] = torch.stack(means)
         empty = self.weight.new_zeros(len(blocks), self.weight.shape[1], dtype=torch.float32)
-        return torch.stack([self._means[key] if len(row) else empty for key, row in texts])
+        return torch.stack([self._means[key] if len(row) else empty for key, row, _ in texts])
 
-    def _texts(self, input_ids: torch.Tensor) -> list[tuple[bytes, torch.Tensor]]:
-        """Each row without the padding on the left, and what it is looked up by."""
+    def _texts(self, input_ids: torch.Tensor) -> list[tuple[bytes, torch.Tensor, int]]:
+        """For each row what it is looked up by, itself without padding, and the column it begins
+        at."""
         texts = []
         for row in input_ids.cpu():
-            real = (row != self.pad_token_id).nonzero()
-            row = row[int(real[0]) if len(real) else len(row) :]
-            texts.append((row.numpy().tobytes(), row))
+            real = (row != self.pad_token_id).nonzero().flatten().tolist() or [0, -1]
+            row = row[real[0] : real[-1] + 1]
+            texts.append((row.numpy().tobytes(), row, real[0]))
         return texts
 
     def _load(self, missing: dict[bytes, torch.Tensor]) -> dict[bytes, torch.Tensor]:
@@ -145,15 +146,19 @@ class Skip(nn.Module):
 
 
 def freeze_below(
-    model: nn.Module, blocks: int, pad_token_id: int, folder: str | Path | None = None
+    model: nn.Module,
+    blocks: int,
+    pad_token_id: int,
+    folder: str | Path | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> FrozenPrefix:
     """Change `model` in place: its lowest `blocks` blocks become a `FrozenPrefix`.
 
-    With a `folder`, hidden states are also kept there on disk, under a name made of the weights
-    they come from.
+    With a `folder`, hidden states are also kept there on disk, under a name made of what they come
+    from: the weights, the number of blocks, the dtype, and the `tokenizer` that gives the ids.
 
     For decoder-only models laid out as Llama is (`model.model` with `embed_tokens`, `layers`,
-    `norm`), padded on the left or not at all. The change is checked on a random row: ValueError
+    `norm`), padded on either side. The change is checked on a random row: ValueError
     (and the model as it was) where the logits come out different, TypeError for other layouts.
     """
     backbone = getattr(model, "model", None)
@@ -181,8 +186,13 @@ def freeze_below(
     model.train(training)
     prefix.states.clear()
     if folder is not None:
-        name = fingerprint(prefix._lower[0], model.config.to_json_string(use_diff=False))
-        prefix.store = HiddenStore(Path(folder) / name)
+        of = {
+            "model": fingerprint(prefix.lower, model.config.to_json_string(use_diff=False)),
+            "layer": str(blocks),
+            "dtype": str(prefix.weight.dtype),
+            "tokenizer": "" if tokenizer is None else tokenizer_fingerprint(tokenizer),
+        }
+        prefix.store = HiddenStore(folder, of)
     if not torch.allclose(before, after, rtol=0, atol=1e-2 * float(before.abs().max())):
         backbone.embed_tokens, backbone.layers = embedding, layers
         raise ValueError(

@@ -27,26 +27,22 @@ class Rehearsal:
     def __init__(self, capacity: int = 256, seed: int = 0) -> None:
         self.memory = EpisodicMemory(capacity, seed)
 
-    def add(self, batch: dict, *, left: bool = False) -> None:
-        """Take in the rows of a batch; `left`: padding on the left may be cut (see `take`)."""
+    def add(self, batch: dict) -> None:
+        """Take in the rows of a batch."""
         for row in targets(batch["labels"]).any(dim=1).nonzero().flatten().tolist():
-            cut = take(batch, [row], left=left)
-            if "position_ids" not in batch:
-                cut.pop("position_ids", None)  # rotary: only distances count
+            cut = take(batch, [row])
             self.memory.add({key: value.detach().cpu() for key, value in cut.items()})
 
     def draw(self, count: int) -> list[dict]:
         """At most `count` different rows, as batches of one; empty before the first `add`."""
         return self.memory.sample(min(count, len(self.memory))) if len(self.memory) else []
 
-    def beside(self, batch: dict, count: int, *, pad_token_id: int = 0, rotary: bool) -> dict:
+    def beside(self, batch: dict, count: int, *, pad_token_id: int = 0) -> dict:
         """The candidates with up to `count` rows of earlier batches below them; then the candidates
-        themselves are taken in. `rotary`: only distances between positions matter to the model.
+        themselves are taken in.
         """
-        mask = batch.get("attention_mask")
-        left = rotary and mask is not None and bool(mask[:, -1].all())
-        joined = join(batch, self.draw(count), pad_token_id=pad_token_id, left=left)
-        self.add(batch, left=left)
+        joined = join(batch, self.draw(count), pad_token_id=pad_token_id)
+        self.add(batch)
         return joined
 
     def state_dict(self) -> dict[str, Any]:
@@ -56,13 +52,11 @@ class Rehearsal:
         self.memory.load_state_dict(dict(state))
 
 
-def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0, left: bool = False) -> dict:
+def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0) -> dict:
     """One batch of the N candidates of `batch` and `rows` (batches of one), in this order.
 
-    Padding goes to the right, where a causal model never looks, or to the left with `left`, for
-    models to which only distances between positions matter (and whose cache of frozen blocks knows
-    texts by what follows the padding). Tensors that are not one number per token are put together
-    along dimension 0.
+    What they are padded with goes to the right, where a causal model never looks. Tensors that are
+    not one number per token are put together along dimension 0.
 
     Raises:
         ValueError: rows whose tensors do not go together with those of the batch.
@@ -74,8 +68,7 @@ def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0, left: bool = F
     def pad(key: str, value: Tensor, shape: torch.Size) -> Tensor:
         if value.shape != shape:
             return value
-        space = length - shape[1]
-        return F.pad(value, (space, 0) if left else (0, space), value=fill.get(key, 0))
+        return F.pad(value, (0, length - shape[1]), value=fill.get(key, 0))
 
     joined = {}
     for key in dict.fromkeys(key for part in parts for key in part):

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from oasis import policies
-from oasis.train import SelectionTrainer
+from oasis.train import SelectionTrainer, strict_yaml
 from oasis.train.accounts import accounts
 from oasis.train.checkpoints import (
     ADAPTER,
@@ -203,8 +202,8 @@ def saved_settings(directory: Path) -> dict[str, Any]:
     """What the config.yaml of a run says. ValueError naming it where it is damaged or missing."""
     path = directory / CONFIG
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        settings = strict_yaml.read(path)
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: holds no settings")

@@ -5,6 +5,9 @@ gradient of what it gives. Hooks on the LoRA matrices (and any other trained lin
 that sum sample by sample. Of all weights or many, a count sketch is made of it at once: no [N, all
 weights] matrix exists. Of a single block the gradients are kept, for their exact Gram matrix.
 Weights that are used in any other way fall back to one backward pass per sample.
+
+Under FSDP2 (`fully_shard`) a weight is a shard outside of its layer's forward; what the gradient is
+of is the whole weight inside, which the hooks see.
 """
 
 from __future__ import annotations
@@ -20,6 +23,26 @@ import oasis
 from .sketch import SIZE, CountSketch
 
 TOLERANCE = 1e-2  # of a weight's gradient: what the hooks sum up against autograd's, bfloat16 too
+USE_HEAD = "score by the output head (layer='head', a policy without full_grads or middle_grads)"
+
+
+def check_sharding(model: nn.Module) -> bool:
+    """Whether the weights of `model` are sharded by FSDP2.
+
+    Raises:
+        ValueError: they are sharded in another way, in which nobody sees whole gradients.
+    """
+    kinds = {cls.__name__ for module in model.modules() for cls in type(module).__mro__}
+    if "FullyShardedDataParallel" in kinds:
+        kind, instead = "FSDP1 (FullyShardedDataParallel)", "FSDP2 (fsdp_config: version: 2), DDP"
+    elif any(hasattr(p, "ds_id") for p in model.parameters()):
+        kind, instead = "DeepSpeed ZeRO-3", "ZeRO-2, FSDP2, DDP"
+    else:
+        return "FSDPModule" in kinds
+    raise ValueError(
+        f"model: got weights sharded by {kind}, which shows no gradient of a single sample; use "
+        f"{instead}, or {USE_HEAD}"
+    )
 
 
 class _Sketches:
@@ -63,6 +86,8 @@ class SampleGradients:
         self._right: set[str] = set()  # weights that the hooks are known to get right
         self._wrong: set[str] = set()
         self._trained: dict[str, nn.Parameter] = {}
+        self._used: dict[str, Tensor] = {}  # the same as their layers' forward had them: whole
+        self._sharded = False
         self._starts: dict[str, int] = {}  # position of each weight in the long vector
         self._hooked: set[str] = set()
         self._wanted: dict[str, set[str]] | None = None  # while a backward pass is listened to
@@ -75,8 +100,9 @@ class SampleGradients:
         """While open, a forward of `model` on `shape` = (N, L) positions is seen by the hooks.
 
         Raises:
-            ValueError: no weight of the model is trained.
+            ValueError: no weight of the model is trained, or see `check_sharding`.
         """
+        self._sharded = check_sharding(model)
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self._trained:
             raise ValueError("model: got no trainable weight, expected some to take gradients of")
@@ -85,7 +111,7 @@ class SampleGradients:
             self._starts[name] = start
             start += parameter.numel()
         names = {id(p): name for name, p in self._trained.items()}
-        self._hooked, handles = set(), []
+        self._hooked, self._used, handles = set(), {}, []
         for module in model.modules():
             if not isinstance(module, nn.Linear):
                 continue
@@ -100,12 +126,14 @@ class SampleGradients:
         try:
             yield
         finally:
+            self._used = {}
             for handle in handles:
                 handle.remove()
 
     def _hook(self, own: dict[str, str], shape: tuple[int, int]):
         def forward(module: nn.Module, args: tuple, output: Tensor) -> None:
             given = args[0].detach()
+            self._used.update({name: getattr(module, kind) for kind, name in own.items()})
             if given.ndim != 3 or given.shape[:2] != shape:
                 self._hooked.difference_update(own.values())  # it does not see whole rows
             elif output.requires_grad:
@@ -142,8 +170,11 @@ class SampleGradients:
         """Sketch [N, size] float32 of the gradients with respect to each group of parameters.
 
         `losses` [N] are those of the first N rows of a forward under `watch`; each depends on its
-        own row alone.
-        Parameters that are not trained are left out. No `.grad` is touched.
+        own row alone. The groups are the model's parameters as they were before that forward; those
+        that are not trained are left out. No `.grad` is touched.
+
+        Raises:
+            ValueError: sharded weights that the hooks cannot see.
         """
         self._run(losses, groups, lambda: _Sketches(self.sketch, losses))
         return {group: out.total.float() for group, out in self._out.items()}
@@ -167,7 +198,7 @@ class SampleGradients:
         make: Callable[[], _Sketches | _Kept],
     ) -> None:
         names = {id(p): name for name, p in self._trained.items()}
-        wanted = {g: {names[id(p)] for p in ps if id(p) in names} for g, ps in groups.items()}
+        wanted = {g: {names[id(p)] for p in ps if p.requires_grad} for g, ps in groups.items()}
         with torch.autocast(losses.device.type, enabled=False):
             if not self._attempt(losses, wanted, make):
                 self._attempt(losses, wanted, make)
@@ -187,6 +218,7 @@ class SampleGradients:
         every = [name for name in self._trained if name in set().union(*wanted.values())]
         hooked = [name for name in every if name in self._hooked]
         loop = [name for name in every if name not in self._hooked]
+        self._check_loop(loop)
         self._wanted = wanted
         try:
             if hooked:
@@ -205,8 +237,18 @@ class SampleGradients:
                     self._add(wanted, name, values.reshape(1, -1), slice(row, row + 1))
         return True
 
+    def _check_loop(self, names: list[str]) -> None:
+        """ValueError for weights that would need a backward pass per sample where they are sharded:
+        processes with different numbers of samples would wait for each other forever."""
+        if names and self._sharded:
+            raise ValueError(
+                f"model: got {len(names)} weights sharded by fully_shard ({names[0]}, ...), "
+                "expected those of plain linear layers in the blocks alone, since no gradient of a "
+                f"single sample is known of others; take plain LoRA there, or {USE_HEAD}"
+            )
+
     def _grad(self, loss: Tensor, names: list[str]) -> dict[str, Tensor | None]:
-        weights = [self._trained[name] for name in names]
+        weights = [self._used.get(name, self._trained[name]) for name in names]
         grads = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
         return dict(zip(names, grads, strict=True))
 

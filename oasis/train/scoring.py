@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import oasis
 
-from .subbatch import take, targets
+from .subbatch import is_right_padded, right_padded, take, targets
 
 TOLERANCE = 5e-3  # of the largest logit; TF32 products are good to about 1e-3
 HALF_TOLERANCE = 3e-2  # bfloat16 and float16, autocast included
@@ -144,9 +144,20 @@ def check_length(hidden: Tensor, labels: Tensor) -> None:
 
 
 def model_inputs(model: nn.Module, batch: dict) -> dict:
-    """What `forward` is called with: the keys it takes but the labels, and no key/value cache."""
+    """What `forward` is called with: the keys it takes but the labels, and no key/value cache.
+
+    Padding on the right is not masked: no token looks there, whereas padding beyond a sliding
+    window would attend to nothing and may come out as NaN (see `subbatch.right_padded`). The mask
+    stays in models that look ahead (all of Gemma's with `use_bidirectional_attention`, or by
+    `token_type_ids`).
+    """
     known = forward_parameters(model) - {"labels"}
     inputs = {key: value for key, value in batch.items() if key in known}
+    mask = inputs.get("attention_mask")
+    ahead = getattr(text_config(model), "use_bidirectional_attention", None)
+    ahead = ahead or any(key.endswith("token_type_ids") for key in inputs)
+    if mask is not None and not ahead and is_right_padded(mask):
+        inputs["attention_mask"] = torch.ones_like(mask)
     return {**inputs, "use_cache": False} if "use_cache" in known else inputs
 
 
@@ -179,6 +190,7 @@ def score(model: nn.Module, batch: dict, head: Head) -> oasis.HeadGram:
     """
     if head.error is not None:
         raise ValueError(head.error)
+    batch = right_padded(batch)
     scores: list[oasis.HeadGram] = []
 
     def capture(module: nn.Module, hidden: Tensor) -> Tensor:
@@ -193,9 +205,14 @@ def score(model: nn.Module, batch: dict, head: Head) -> oasis.HeadGram:
     return scores[0]
 
 
-def declared(config) -> Head:
-    """Scale and soft-cap that the configuration of the model names (Gemma, Cohere, Granite)."""
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+def text_config(model: nn.Module):
+    """The configuration of the language model, in a model of several too."""
+    config = unwrap(model).config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def declared(text) -> Head:
+    """Scale and soft-cap that the configuration `text` names (Gemma, Cohere, Granite)."""
     scale = getattr(text, "logit_scale", None) or 1.0 / (getattr(text, "logits_scaling", None) or 1)
     return Head(scale=float(scale), softcap=getattr(text, "final_logit_softcapping", None))
 
@@ -254,7 +271,7 @@ def inspect_head(model: nn.Module, batch: dict) -> Head:
     the model computes, `error` of the answer says so. Rows with non-finite logits tell nothing; if
     all are such, the answer is what the configuration declares, not `verified`.
     """
-    expected = declared(unwrap(model).config)
+    expected = declared(text_config(model))
     labelled = targets(batch["labels"]).any(dim=1).nonzero().flatten().tolist()
     for start in range(0, len(labelled), 2):
         seen = _compare(model, take(batch, labelled[start : start + 2]))

@@ -27,7 +27,7 @@ from .scoring import (
     model_inputs,
     unwrap,
 )
-from .subbatch import targets
+from .subbatch import right_padded, targets
 
 GRAMS = frozenset({"gram", "validation"})
 HEAD = GRAMS | {"loss", "entropy", "el2n"}
@@ -59,6 +59,7 @@ def compute(
     Raises:
         ValueError: the head cannot be scored by, or the model lacks what a signal is made of.
     """
+    batch = right_padded(batch)
     labels = batch["labels"]
     total = len(labels)
     count = total if candidates is None else candidates
@@ -86,7 +87,10 @@ def compute(
             found["image_text_score"] = None if score is None else score[:count]
         if not differentiated:
             return hidden[:, :0]
-        return hidden[where].unsqueeze(0) if head.gather else hidden
+        if head.gather:
+            return hidden[where].unsqueeze(0)
+        # Of NaN at other positions, a gradient of zero would make NaN in the head's weight.
+        return hidden.masked_fill(~where.unsqueeze(2), 0)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluating(model))
@@ -97,15 +101,18 @@ def compute(
             grads = grads or SampleGradients()
             stack.enter_context(_gradients(model))
             stack.enter_context(grads.watch(model, tuple(labels.shape)))
+            # Now, since a forward under FSDP leaves other tensors in their places.
+            groups = _groups(model, needs)
+            last = list(last_block(model).parameters()) if block else []
         output = model(**model_inputs(model, batch))
         if len(calls) != 1:
             raise RuntimeError(NOT_CALLED.format(len(calls)))
         if differentiated:
             logits = output.logits[0] if head.gather else output.logits[where]
             losses = mean_losses(logits, labels, where)
-            found.update(grads.sketches(losses[:count], _groups(model, needs)))
+            found.update(grads.sketches(losses[:count], groups))
             if block:
-                gram = grads.gram(losses, list(last_block(model).parameters()))
+                gram = grads.gram(losses, last)
                 found.update(_grams(gram, block, count))
     return found
 

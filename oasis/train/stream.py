@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from oasis.train.memory import EpisodicMemory
+
+logger = logging.getLogger(__name__)
 
 
 class MemoryStream(IterableDataset):
@@ -21,6 +24,11 @@ class MemoryStream(IterableDataset):
 
     Every iteration over the stream starts anew from the seed, so a resumed training that skips the
     batches it has seen gets the same ones as one that never stopped.
+
+    In a DataLoader with workers the first worker yields the stream and the others nothing, whatever
+    the loader's batch size, so that it comes once and in order. More than one worker gains nothing:
+    a stream has no parts that could be drawn apart, and what a worker is asked for (single items,
+    or how many at a time) it is not told.
 
     Args:
         tasks (sequence of sequences of dicts): Encoded examples of each task, in the order of
@@ -90,5 +98,14 @@ class MemoryStream(IterableDataset):
                     yield memory.sample(self.batch_size)
 
     def __iter__(self) -> Iterator[dict]:
+        worker = get_worker_info()
+        if worker is not None and worker.id > 0:
+            if worker.id == 1:  # once per loader
+                logger.warning(
+                    "MemoryStream: %d of %d workers have nothing to do; one is as good",
+                    worker.num_workers - 1,
+                    worker.num_workers,
+                )
+            return
         for batch in self.batches():
             yield from batch

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .images import image_rows
+from .images import IMAGE_KEYS, image_rows
 
 IGNORE = -100
 WEIGHT = "selection_weight"  # key of the rows' loss weights [N], where a selection has them
@@ -24,14 +24,56 @@ def targets(labels: Tensor) -> Tensor:
     return mask
 
 
-def take(batch: dict, rows: Tensor | list[int], *, left: bool = False) -> dict:
-    """Rows `rows` of every tensor, without the columns that are padding in all of them.
+def right_padded(batch: dict) -> dict:
+    """`batch` with each row moved to the first column, its padding on the left to the right.
 
-    Columns on the right are always dropped: nothing a causal model computes depends on them.
-    Columns on the left go only with `left`, for models whose `position_ids` may be set to keep
-    every token where it was. One padding column is kept where its hidden state predicts a label,
-    as a plain step on the same rows would count it. Without an `attention_mask` nothing is known
-    of padding and nothing is dropped.
+    No causal model looks to the right, whereas padding on the left attends to nothing and may come
+    out as NaN, which 0 x NaN carries to every token of the row; and where positions are counted in
+    columns (GPT-2), it shifts them. A label on that padding is dropped, and none is predicted by
+    it. Without an `attention_mask` nothing is known of padding and nothing is moved.
+    """
+    labels, mask = batch["labels"], batch.get("attention_mask")
+    if mask is None or mask.shape != labels.shape or 0 in labels.shape:
+        return batch
+    real = mask != 0
+    shift = real.int().argmax(dim=1, keepdim=True)  # 0 in a row of padding alone
+    if not shift.any():
+        return batch
+    length = labels.shape[1]
+    column = torch.arange(length, device=labels.device) + shift
+    moved = dict(batch)
+    for key in per_token(batch):
+        value = batch[key]
+        index = (column % length).to(value.device)
+        index = index.view(*index.shape, *[1] * (value.ndim - 2)).expand_as(value)
+        moved[key] = value.gather(1, index)
+    moved["labels"] = moved["labels"].masked_fill(column >= length, IGNORE)
+    return moved
+
+
+def is_right_padded(mask: Tensor) -> bool:
+    """Whether a mask is [N, L] of ones, and zeros behind them."""
+    return mask.ndim == 2 and bool(
+        ((mask == 0) | (mask == 1)).all() and (mask[:, 1:] <= mask[:, :-1]).all()
+    )
+
+
+def per_token(batch: dict) -> list[str]:
+    """Keys of the tensors [N, L, ...] that have an entry for each token."""
+    shape = batch["labels"].shape
+    return [
+        key
+        for key, value in batch.items()
+        if isinstance(value, Tensor) and value.shape[:2] == shape and key not in IMAGE_KEYS
+    ]
+
+
+def take(batch: dict, rows: Tensor | list[int]) -> dict:
+    """Rows `rows` of every tensor, padded on the right (see `right_padded`), without the columns
+    that are padding in all of them.
+
+    A column is kept where one of them has a label, be it padding. Without an `attention_mask`
+    nothing is known of padding and nothing is dropped.
 
     With "num_images" (`images.count_images`) the rows' own images come along; where they have none,
     the image tensors are left out, as models want it.
@@ -39,7 +81,7 @@ def take(batch: dict, rows: Tensor | list[int], *, left: bool = False) -> dict:
     Raises:
         ValueError: a tensor of which dimension 0 is not the samples.
     """
-    num, length = batch["labels"].shape
+    num = len(batch["labels"])
     index = torch.as_tensor(rows, dtype=torch.int64)
     images = image_rows(batch, index)
     for key, value in batch.items():
@@ -56,27 +98,16 @@ def take(batch: dict, rows: Tensor | list[int], *, left: bool = False) -> dict:
         kept = images.get(key, index)
         if key not in images or len(kept):
             rows_of[key] = value[kept.to(value.device)]
-    rows_of["labels"][:, 0] = IGNORE  # nothing predicts it; some counts include it
-    mask = rows_of.get("attention_mask")
-    if mask is None or mask.shape != rows_of["labels"].shape or len(index) == 0:
+    rows_of = right_padded(rows_of)
+    labels, mask = rows_of["labels"], rows_of.get("attention_mask")
+    labels[:, 0] = IGNORE  # nothing predicts it; some counts include it
+    if mask is None or mask.shape != labels.shape:
         return rows_of
-    # A label on a padding column is still a target: such a column counts as used.
-    used = ((mask != 0) | (rows_of["labels"] != IGNORE)).any(dim=0).nonzero().flatten()
+    used = ((mask != 0) | (labels != IGNORE)).any(dim=0).nonzero().flatten()
     if len(used) == 0:
         return rows_of
-    first, end = (int(used[0]) if left else 0), int(used[-1]) + 1
-    if first > 0 and (rows_of["labels"][:, first] != IGNORE).any():
-        first -= 1
-    cut = {
-        key: value[:, first:end]
-        if value.ndim == 2 and value.shape[1] == length and key not in images
-        else value
-        for key, value in rows_of.items()
-    }
-    if left and first > 0 and "position_ids" not in cut:
-        positions = torch.arange(first, end, device=cut["labels"].device)
-        cut["position_ids"] = positions.expand(len(index), -1)
-    return cut
+    end = int(used[-1]) + 1
+    return rows_of | {key: rows_of[key][:, :end] for key in per_token(rows_of)}
 
 
 def dummy(batch: dict, row: int) -> dict:

@@ -25,9 +25,9 @@ from .images import COUNTS, count_images
 from .loss import summed_cross_entropy
 from .rehearsal import Rehearsal
 from .sample_grads import SampleGradients
-from .scoring import Head, forward_parameters, inspect_head, unwrap
+from .scoring import Head, forward_parameters, inspect_head, text_config, unwrap
 from .signals import LAYERS, compute
-from .subbatch import WEIGHT, dummy, take, targets
+from .subbatch import WEIGHT, dummy, right_padded, take, targets
 
 logger = logging.get_logger(__name__)
 
@@ -38,15 +38,19 @@ class SelectionMixin:
     Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
     language model; batches are dicts of tensors with `input_ids`, `labels` (unshifted, -100 where
     nothing is predicted) and usually `attention_mask`; "task" and "item" [N] (int64) are logged.
+    Rows padded on the left are moved to the first column: a sample counts as it does alone, with
+    positions from its first token on.
     Keys that the model's `forward` does not take are dropped. Images may lie one behind another
     (`pixel_values` of LLaVA or Qwen-VL): see docs/multimodal.md.
 
     Args:
-        policy: a policy, an `oasis.Selector`, or the name of a policy (default "oasis").
+        policy: a policy, an `oasis.Selector`, or the name of a policy (default "oasis"). By name,
+            each process draws with a seed of its own; of an object you choose it: let it differ.
         ratio: fraction of the candidates to train on where `policy` is a name; default 0.25.
         layer: whose gradients the policy's Gram matrix is of: "head" (the default), the output
             head, from a forward alone; or "last_block", the trained weights of the last transformer
-            block (the paper's public code), which takes a backward through that block.
+            block (the paper's public code), which takes a backward through that block. That one
+            takes whole weights or FSDP2's shards, as policies that need gradients of weights do.
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
@@ -141,7 +145,7 @@ class SelectionMixin:
         task, item = batch.get("task"), batch.get("item")
         known = forward_parameters(self.model) | {"labels", COUNTS}
         batch = {key: value for key, value in batch.items() if key in known and value is not None}
-        batch = count_images(batch, unwrap(self.model).config)
+        batch = right_padded(count_images(batch, unwrap(self.model).config))
         if self._head is None or not self._head.verified:
             self._inspect(batch)
         signals = self._signals(batch, task)
@@ -160,7 +164,7 @@ class SelectionMixin:
         rows = mask.nonzero().flatten()
         weight = self._weight(selection, mask)
         if len(rows):
-            chosen = take(batch, rows, left=self._can_trim_left)
+            chosen = take(batch, rows)
             if weight is not None:
                 chosen[WEIGHT] = weight[rows].to(chosen["labels"].device)
         else:
@@ -196,25 +200,6 @@ class SelectionMixin:
                 type(unwrap(self.model)).__name__,
             )
 
-    @property
-    def _text_config(self):
-        """The configuration of the language model, in a model of several too."""
-        config = self.model.config
-        return config.get_text_config() if hasattr(config, "get_text_config") else config
-
-    @property
-    def _can_trim_left(self) -> bool:
-        """Whether dropping padding on the left leaves every token what it was: rotary positions,
-        counted in columns. (Others count positions from the mask, or along images.)
-        """
-        text = self._text_config
-        rope = getattr(text, "rope_parameters", None)
-        return (
-            bool(rope)
-            and "mrope_section" not in rope
-            and "position_ids" in forward_parameters(self.model)
-        )
-
     def _signals(self, batch: dict, task: torch.Tensor | None) -> policies.Signals:
         labels, needs = batch["labels"], frozenset(self.policy.needs)
         free = {"tokens": targets(labels).sum(dim=1), "task": task}
@@ -222,12 +207,9 @@ class SelectionMixin:
             return policies.Signals(len(labels), **free)
         scored = batch
         if self._rehearsal is not None:
-            scored = self._rehearsal.beside(
-                batch,
-                validation_rows(self.policy),
-                pad_token_id=getattr(self._text_config, "pad_token_id", None) or 0,
-                rotary=self._can_trim_left,
-            )
+            pad = getattr(text_config(self.model), "pad_token_id", None) or 0
+            rows = validation_rows(self.policy)
+            scored = self._rehearsal.beside(batch, rows, pad_token_id=pad)
         known = compute(
             self.model_wrapped, scored, self._head, needs, len(labels), self._grads, self.layer
         )

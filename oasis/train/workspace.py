@@ -16,9 +16,11 @@ from oasis.train import model as models
 from oasis.train import tasks as task_sources
 from oasis.train.config import RunConfig
 from oasis.train.density import FeatureSpace
+from oasis.train.device import choose_device, choose_dtype
 from oasis.train.encoding import Collator, encode
 from oasis.train.evaluate import choice_accuracy, pad_id
 from oasis.train.prefix import FrozenPrefix, freeze_below
+from oasis.train.preflight import check_model, check_tasks
 from oasis.train.repeats import with_repeats
 from oasis.train.stream import MemoryStream
 from oasis.train.tasks import Example, Task
@@ -51,8 +53,12 @@ class Workspace:
         if (model is None) != (tokenizer is None):
             raise ValueError("model and tokenizer: expected both or neither")
         self.config = config
-        self.device = models.choose_device(config.device)
-        dtype = models.choose_dtype(config.dtype, self.device)
+        self.device = choose_device(config.device)
+        dtype = choose_dtype(config.dtype, self.device)
+        if model is None:
+            check_model(config.model)
+        if tasks is None:
+            check_tasks(config)
         self.tasks = _load_tasks(config) if tasks is None else tasks
         if [task.name for task in self.tasks] != config.tasks:
             raise ValueError(
@@ -78,7 +84,11 @@ class Workspace:
         total = model.config.get_text_config().num_hidden_layers
         if config.cache_frozen and config.lora_layers < total:
             self.prefix = freeze_below(
-                model, total - config.lora_layers, pad_id(tokenizer), config.cache_folder
+                model,
+                total - config.lora_layers,
+                pad_id(tokenizer),
+                config.cache_folder,
+                tokenizer,
             )
         self._feature_space: FeatureSpace | None = None
         self._zero_shot: dict[str, float] = {}

@@ -34,6 +34,7 @@ TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3
 RULES = {"exact": 0, "pairwise": 1, "residual": 2, "none": 3, "mean_field": 4}
 SCALES = {"sample": 0, "batch": 1, "raw": 2, "within": 3}
 DRAWS = {"bernoulli": 0, "shared": 1, "systematic": 2, "top": 3}
+RECURSIONS = {"equations": 0, "released": 1}
 ORDERS = {"forward": 0, "backward": 1, "shuffled": 2}
 
 
@@ -199,8 +200,8 @@ def oris_results(n):
     )
 
 
-def oris_options(ratio, beta, scale, draw, warmup, current, gain, slack, temperature):
+def oris_options(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature):
     return (
-        (SCALES[scale], DRAWS[draw], warmup, current),
+        (SCALES[scale], DRAWS[draw], warmup, RECURSIONS[recursion]),
         (ratio, beta, gain, slack, temperature),
     )

@@ -86,14 +86,13 @@ oasis::cuda::Siren siren_of(const Request& r) {
   return s;
 }
 
-// Integers from `i` on: scale, draw, warmup, current; doubles from 1 on: ratio, beta, gain, slack,
-// temperature.
-// Buffers from `b` on: statistics, counters, relative, probability, mask.
+// Integers from `i` on: scale, draw, warmup, recursion; doubles from 1 on: ratio, beta, gain,
+// slack, temperature. Buffers from `b` on: statistics, counters, relative, probability, mask.
 void options(const Request& r, size_t i, size_t b, oasis::cuda::Oris* o) {
   o->config.scale = static_cast<oasis::Scale>(r.integers.at(i));
   o->config.draw = static_cast<oasis::Draw>(r.integers.at(i + 1));
   o->config.warmup = r.integers.at(i + 2);
-  o->config.current = r.integers.at(i + 3);
+  o->config.recursion = static_cast<oasis::Recursion>(r.integers.at(i + 3));
   o->config.ratio = r.doubles.at(1);
   o->config.beta = r.doubles.at(2);
   o->config.gain = r.doubles.at(3);

@@ -17,7 +17,7 @@ from conftest import assert_relative, cosine_scaled
 import oasis
 from oasis import _core, cuda, ops, reference
 
-from .device import DRAWS, RULES, SCALES, TYPES
+from .device import DRAWS, RECURSIONS, RULES, SCALES, TYPES
 
 NAMES = {str(dtype).removeprefix("torch."): number for dtype, number in TYPES.items()}
 
@@ -69,7 +69,8 @@ class Launchers:
 
     def _oris(self, k):
         n = k["n"]
-        integers = (SCALES[k["scale"]], DRAWS[k["draw"]], k["warmup"], k["current"])
+        integers = (SCALES[k["scale"]], DRAWS[k["draw"]], k["warmup"])
+        integers += (RECURSIONS[k["recursion"]],)
         doubles = [k[name] for name in ("ratio", "beta", "gain", "slack", "temperature")]
         sizes = {
             "statistics": _core.STATISTICS * 8,

@@ -13,7 +13,7 @@ SCALES = ["sample", "batch", "raw", "within"]
 DRAWS = ["bernoulli", "shared", "systematic", "top"]
 PLAIN = {
     "ratio": 0.25, "beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1,
-    "current": False, "gain": 0.0, "slack": 0.0, "temperature": 1.0,
+    "recursion": "equations", "gain": 0.0, "slack": 0.0, "temperature": 1.0,
 }  # fmt: skip
 
 
@@ -49,10 +49,10 @@ def test_vectors(device, scale):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("draw", DRAWS)
-@pytest.mark.parametrize(("warmup", "current"), [(0, False), (3, True)])
-def test_a_stream_equals_the_cpu(device, scale, draw, warmup, current, generator):
+@pytest.mark.parametrize(("warmup", "recursion"), [(0, "equations"), (9, "released")])
+def test_a_stream_equals_the_cpu(device, scale, draw, warmup, recursion, generator):
     ours, theirs = state(seed=2**40 + 5), state(seed=2**40 + 5)
-    options = {**PLAIN, "scale": scale, "draw": draw, "warmup": warmup, "current": current}
+    options = {**PLAIN, "scale": scale, "draw": draw, "warmup": warmup, "recursion": recursion}
     options |= {"gain": 0.1, "slack": 0.005, "temperature": 0.4}
     for n in (8, 3, 1, 16, 17, 300, 5):
         raw = torch.rand(n, generator=generator, dtype=torch.float64) * 7
@@ -85,6 +85,21 @@ def test_one_launch_equals_two(device, method, draw, generator):
         want = device.oris(raw, adjusted, valid, *theirs, **options)
         assert all(torch.equal(g, w) for g, w in zip(got, (adjusted, order, *want), strict=True))
         assert all(torch.equal(g, w) for g, w in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("draw", DRAWS)
+def test_ratio_one_selects_every_valid_sample_whatever_z(device, scale, draw, generator):
+    for beta in (5e-324, 1e-310, 1e-160):
+        statistics, counters = state()
+        statistics[-1] = -torch.inf
+        options = {**PLAIN, "ratio": 1.0, "scale": scale, "draw": draw, "beta": beta}
+        for step in range(6):
+            raw = torch.rand(9, generator=generator, dtype=torch.float64)
+            raw *= 10.0 ** (0, 0, 0, 60, -60, 0)[step]
+            valid = torch.arange(9) != 3
+            relative, _, mask = device.oris(raw, raw, valid, statistics, counters, **options)
+            assert torch.equal(mask, valid) and torch.isfinite(relative).all()
 
 
 def test_one_launch_is_refused_where_it_does_not_fit(device):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import near_opposite
 import pytest
 import torch
 from conftest import assert_relative, float64, vectors
+from test_siren_range import EXPONENTS
 
 import oasis
 from oasis import reference
@@ -199,15 +201,45 @@ def test_ties_and_duplicates(device, method, n):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1.0, 1e30, 1e200])
-def test_any_scale(device, method, scale, generator):
-    gram = random_gram(9, 12, generator)
-    want, picks = device.siren(gram, method)
-    adjusted, order = device.siren(gram * scale, method)
-    if method == "pairwise" and scale in (1e-200, 1e200):  # K_ii K_jj leaves float64, on a CPU too
-        return
+@pytest.mark.parametrize("exponent", EXPONENTS)
+@pytest.mark.parametrize("n", [9, 17])
+def test_scores_scale_wherever_squared_norms_are_finite(device, method, exponent, n, generator):
+    gram = random_gram(n, 12, generator, clusters=2)
+    want, picks = device.siren(gram, method, 1.0)
+    far = torch.tensor(2 * exponent)
+    adjusted, order = device.siren(torch.ldexp(gram, far), method, 1.0)
+    assert torch.equal(adjusted, torch.ldexp(want, far))
     assert torch.equal(order, picks)
-    assert_relative(adjusted, want * scale, 1e-12, floor=float(gram.max()) * scale)
+
+
+def test_cosines_of_short_gradients_beside_a_long_one(device):
+    gram = 1e-200 * float64([[0, 0, 0], [0, 1, 0.5], [0, 0.5, 1]])
+    gram[0, 0] = 1.0
+    for method, left in (("pairwise", 0.5), ("residual", 0.75)):
+        adjusted, order = device.siren(gram, method)
+        assert order.tolist() == [0, 1, 2]
+        assert_relative(adjusted, float64([1.0, 1e-200, left * 1e-200]), 1e-14)
+
+
+@pytest.mark.parametrize("shared", [227 * 1024, 4 * 1024], ids=["one block", "grid"])
+@pytest.mark.parametrize("strangers", [*near_opposite.STRANGERS, 13])
+@pytest.mark.parametrize("k", near_opposite.EXPONENTS)
+def test_a_sum_of_nearly_opposite_gradients_counts_down_to_the_bound(device, shared, strangers, k):
+    device.configure(shared=shared)
+    want_order, want = near_opposite.adjusted(k, strangers)
+    adjusted, order = device.siren(near_opposite.gram(k, strangers), "exact")
+    assert order.tolist() == want_order
+    assert_relative(adjusted[-1], want, 1e-9)
+
+
+@pytest.mark.parametrize("k", range(18, 25))
+def test_residual_of_nearly_opposite_gradients_counts_down_to_rounding(device, k):
+    gram = near_opposite.small_third(k)
+    adjusted, order = device.siren(gram, "residual")
+    assert order.tolist() == [1, 0, 2]
+    d2 = 2.0 ** (-2 * k)
+    assert_relative(adjusted[0], d2, 1e-3)
+    assert_relative(adjusted[2], 0.0 if d2 > 1e-13 else d2 / 4, 1e-3, floor=d2)
 
 
 @pytest.mark.parametrize("method", METHODS)

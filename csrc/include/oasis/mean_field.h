@@ -20,13 +20,7 @@
 #pragma once
 #include <cmath>
 
-#ifndef OASIS_HD
-#if defined(__CUDACC__)
-#define OASIS_HD __host__ __device__
-#else
-#define OASIS_HD
-#endif
-#endif
+#include "oasis/numbers.h"
 
 namespace oasis {
 
@@ -48,7 +42,7 @@ OASIS_HD static inline void mean_field_bound(MeanField& f, int n) {
 OASIS_HD static inline double mean_field_term(const MeanField& f, double j) {
   const double q = f.square + j * (f.linear + (j - 1) * f.quadratic);
   const double length = f.norm + j * f.mean_norm;
-  return q > 1e-12 * length * length ? (f.score + j * f.mean) / ((j + 1) * sqrt(q)) : 0.0;
+  return q > kVanishing * length * length ? (f.score + j * f.mean) / ((j + 1) * sqrt(q)) : 0.0;
 }
 
 // Nodes and weights of the lines for one n. The CPU has them to itself (MeanFieldTable); on a GPU

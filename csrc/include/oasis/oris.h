@@ -2,9 +2,11 @@
 // Host and device share this source: a step begins once per batch, judges every sample on its own
 // (on a device by a thread each) and ends once per batch.
 #pragma once
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 
+#include "oasis/numbers.h"
 #include "oasis/philox.h"
 
 namespace oasis {
@@ -15,14 +17,15 @@ enum Counter { kBatches, kCandidates, kSelected, kSkipped, kSeed, kOffset, kCoun
 
 enum class Scale { sample, batch, raw, within };
 enum class Draw { bernoulli, shared, systematic, top };
+enum class Recursion { equations, released };  // of the statistics: the paper's, the authors' code
 
 struct OrisConfig {
   double ratio;  // target share of samples to select, (0, 1]
   double beta;   // weight of the newest batch in the running statistics
   Scale scale;   // what divides A - mean
   Draw draw;
-  int64_t warmup;      // batches normalised by their own statistics
-  bool current;        // normalise with the statistics after this batch (preset "released")
+  int64_t warmup;  // candidates, whose batches are normalised by their own statistics
+  Recursion recursion;
   double gain;         // of the threshold steering; 0 = fixed threshold
   double slack;        // share of the budget that may stay unspent; 0 = neither cap nor floor
   double temperature;  // of the draw: how many deviations its sigmoid is wide
@@ -32,41 +35,90 @@ struct Moments {
   double mean, variance, within;
 };
 
-// Mean and population variance of the raw informativeness over the valid samples.
-OASIS_HD inline int64_t batch_moments(const double* informativeness, const bool* valid, int64_t n,
-                                      double centre, double* mean, double* spread) {
-  int64_t count = 0;
-  double sum = 0, squares = 0;
+// A mean square, times the square of a unit: the deviations of tiny scores have a square that is
+// no float64.
+struct Spread {
+  double square, unit;
+  OASIS_HD double variance() const { return square / unit / unit; }
+  OASIS_HD double deviation() const { return std::sqrt(square) / unit; }
+};
+
+OASIS_HD inline double largest_size(const double* score, const bool* valid, int64_t n) {
+  double largest = 0;
   for (int64_t i = 0; i < n; ++i)
-    if (valid[i]) ++count, sum += informativeness[i];
-  *mean = count ? sum / double(count) : 0.0;
-  const double about = centre == centre ? centre : *mean;  // NaN: about the batch's own mean
-  for (int64_t i = 0; i < n; ++i)
-    if (valid[i]) squares += (informativeness[i] - about) * (informativeness[i] - about);
-  *spread = count ? squares / double(count) : 0.0;
-  return count;
+    if (valid[i]) largest = std::fmax(largest, std::fabs(score[i]));
+  return largest;
 }
 
-// Exponential moving mean and variance; the first batch starts them at (its mean, 0).
-OASIS_HD inline Moments advance(const Moments& m, double batch_mean, double spread_about_mean,
-                                int64_t batches, double beta) {
-  if (batches == 0) return {batch_mean, 0.0, spread_about_mean};
-  const double step = batch_mean - m.mean;
-  return {m.mean + beta * step, beta * step * step + (1 - beta) * m.variance,
-          beta * spread_about_mean + (1 - beta) * m.within};
-}
-
-OASIS_HD inline double deviation(const Moments& m, Scale scale, int64_t n) {
-  switch (scale) {
-    case Scale::sample:
-      return std::sqrt(double(n) * m.variance);
-    case Scale::batch:
-      return std::sqrt(m.variance);
-    case Scale::raw:
-      return m.variance;
-    default:
-      return std::sqrt(m.within);
+// Of the valid samples, up to `largest` in size, about `centre`; `freedom` divides the sum.
+OASIS_HD inline Spread spread_about(const double* score, const bool* valid, int64_t n,
+                                    double centre, double largest, int64_t freedom) {
+  const double unit = near_one(std::fmax(largest, std::fabs(centre)));
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!valid[i]) continue;
+    const double step = (score[i] - centre) * unit;
+    sum += step * step;
   }
+  return {sum / double(freedom), unit};
+}
+
+// A batch's own count, mean and deviation: of one sample 0, as nothing else is defined.
+struct Own {
+  int64_t count;
+  double mean, largest;
+  Spread spread;
+};
+
+OASIS_HD inline Own own_moments(const double* informativeness, const bool* valid, int64_t n,
+                                Recursion recursion) {
+  Own own{};
+  for (int64_t i = 0; i < n; ++i)
+    if (valid[i]) ++own.count, own.mean += informativeness[i];
+  if (own.count == 0) return own;
+  own.mean /= double(own.count);
+  own.largest = largest_size(informativeness, valid, n);
+  const bool unbiased = recursion == Recursion::released && own.count > 1;
+  own.spread = spread_about(informativeness, valid, n, own.mean, own.largest, own.count - unbiased);
+  return own;
+}
+
+// Where a stream stands before a batch. `cold`: the batch is judged by its own statistics.
+struct Position {
+  int64_t batches, candidates;
+  bool cold;
+};
+
+OASIS_HD inline Position position(const int64_t* counters, const OrisConfig& config) {
+  const int64_t batches = counters[kBatches], candidates = counters[kCandidates];
+  return {batches, candidates, batches == 0 || candidates < config.warmup};
+}
+
+// The running statistics after a batch, whose mean square about the running mean is `about_mean`.
+// By the equations the first batch starts them at (its mean, 0). The authors' code starts them with
+// the batch that completes the warm-up, at its mean and variance, and lets the variance step about
+// the mean as it is after the batch.
+OASIS_HD inline Moments advance(const Moments& m, const Own& own, double about_mean,
+                                const Position& at, const OrisConfig& config) {
+  const double beta = config.beta, step = own.mean - m.mean;
+  double left = step;  // of the batch's mean from the running one
+  if (config.recursion == Recursion::released) {
+    if (at.candidates + own.count < config.warmup) return m;
+    if (at.cold) return {own.mean, own.spread.variance(), own.spread.variance()};
+    left = (1 - beta) * step;
+  } else if (at.batches == 0) {
+    return {own.mean, 0.0, own.spread.variance()};
+  }
+  return {m.mean + beta * step, beta * left * left + (1 - beta) * m.variance,
+          beta * about_mean + (1 - beta) * m.within};
+}
+
+// 0 where the variance has lost digits to underflow.
+OASIS_HD inline double deviation(const Moments& m, Scale scale, int64_t n) {
+  const double variance = scale == Scale::within ? m.within : m.variance;
+  if (!(variance >= DBL_MIN)) return 0;
+  if (scale == Scale::raw) return variance;
+  return std::sqrt(scale == Scale::sample ? double(n) * variance : variance);
 }
 
 // The budget of a stream, in samples (docs/method.md 4.1).
@@ -105,29 +157,29 @@ OASIS_HD inline void oris_begin(const double* informativeness, const double* adj
                                 const bool* valid, int64_t n, const OrisConfig& config,
                                 const double* statistics, const int64_t* counters, OrisStep* step) {
   const Moments before{statistics[kMean], statistics[kVariance], statistics[kWithin]};
-  const int64_t batches = counters[kBatches];
-  double batch_mean, own_spread, spread;
-  step->count = batch_moments(informativeness, valid, n, std::nan(""), &batch_mean, &own_spread);
-  if (step->count == 0) return;
-  batch_moments(informativeness, valid, n, batches ? before.mean : std::nan(""), &batch_mean,
-                &spread);
-  const Moments after = advance(before, batch_mean, spread, batches, config.beta);
+  const Position at = position(counters, config);
+  const Own own = own_moments(informativeness, valid, n, config.recursion);
+  step->count = own.count;
+  if (own.count == 0) return;
+  const Spread about = spread_about(informativeness, valid, n, before.mean, own.largest, own.count);
 
-  const Moments used = config.current ? after : before;
-  double mean = used.mean, s = deviation(used, config.scale, step->count);
-  if (batches < config.warmup || batches == 0 || !(s > 0)) {
-    mean = batch_mean;
-    s = std::sqrt(own_spread);
+  double mean = before.mean, s = deviation(before, config.scale, own.count);
+  // z must be finite, also where `raw` divides by next to nothing.
+  if (config.scale == Scale::raw && s > 0 &&
+      !((largest_size(adjusted, valid, n) + std::fabs(mean)) / s < HUGE_VAL))
+    s = 0;
+  if (at.cold || !(s > 0)) {
+    mean = own.mean;
+    s = own.spread.deviation();
   }
   // Equal scores leave rounding noise for a deviation, and noise must not decide who is picked.
   // Redundancy still may: then the adjusted scores' own deviation is the unit.
   const double floor = 1e-6 * std::fabs(mean);
-  if (config.scale != Scale::raw && s < floor) {
-    double adjusted_mean, adjusted_spread;
-    batch_moments(adjusted, valid, n, mean, &adjusted_mean, &adjusted_spread);
-    s = std::fmax(floor, std::sqrt(adjusted_spread));
-  }
-  step->after = after;
+  if (config.scale != Scale::raw && s < floor)
+    s = std::fmax(
+        floor, spread_about(adjusted, valid, n, mean, largest_size(adjusted, valid, n), own.count)
+                   .deviation());
+  step->after = advance(before, own, about.variance(), at, config);
   step->mean = mean;
   step->deviation = s;
   step->threshold = statistics[kThreshold];
@@ -138,7 +190,20 @@ OASIS_HD inline void oris_begin(const double* informativeness, const double* adj
 }
 
 OASIS_HD inline double oris_probability(const OrisStep& step, double relative) {
+  if (!(step.threshold > -HUGE_VAL)) return 1.0;  // ratio 1
   return 1.0 / (1.0 + std::exp((step.threshold - relative) / step.temperature));
+}
+
+// The score at which z is the threshold: where preset "released" stops SIREN. The batch is judged
+// by its raw scores, the adjusted ones being yet to come.
+OASIS_HD inline double oris_stop(const double* informativeness, const bool* valid, int64_t n,
+                                 const OrisConfig& config, const double* statistics,
+                                 const int64_t* counters) {
+  OrisStep step;
+  oris_begin(informativeness, informativeness, valid, n, config, statistics, counters, &step);
+  if (step.count == 0 || !(step.threshold > -HUGE_VAL)) return -HUGE_VAL;
+  if (!(step.deviation > 0)) return step.threshold < 0 ? -HUGE_VAL : HUGE_VAL;  // every z is 0
+  return step.mean + step.threshold * step.deviation;
 }
 
 // Sample i alone. Draws that need the other probabilities too are made by oris_end.
