@@ -14,7 +14,7 @@ MISSING_EXTRA = "needs the extra [train]: pip install 'oasis-select[train]'"
 # Modules that the extra brings. Any other missing module is our fault and keeps its traceback.
 EXTRA_MODULES = frozenset(
     {
-        *("accelerate", "gguf", "jinja2", "markupsafe", "matplotlib", "pandas"),
+        *("accelerate", "filelock", "gguf", "jinja2", "markupsafe", "matplotlib", "pandas"),
         *(
             "peft",
             "pyarrow",

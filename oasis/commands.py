@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,13 +51,17 @@ def meant_for_the_user(error: BaseException) -> bool:
     return last.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "oasis"
 
 
+# The machine's fault, not the user's: status 1.
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
 @contextmanager
 def running(interrupted: str) -> Iterator[None]:
     """One line instead of a traceback for what goes wrong in a run and the user can put right."""
     from oasis.train.assets import AssetError
 
     try:
-        # OSError: no such model, no space left on the device.
+        # OSError: no such model, a folder in use, no space left on the device.
         with one_line(AssetError, OSError):
             yield
     except ValueError as error:
@@ -78,9 +83,11 @@ def one_line(*errors: type[BaseException]) -> Iterator[None]:
             raise
         fail(f"{error.name} is not installed; this command {MISSING_EXTRA}")
     except errors as error:
+        status = 1 if isinstance(error, OSError) and error.errno in DISK else 2
         if isinstance(error, OSError) and error.strerror:
-            fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
-        fail(error)
+            named = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+            fail(named, status)
+        fail(error, status)
 
 
 def _version(show: bool) -> None:
@@ -192,10 +199,10 @@ def compare(
         if not overwrite:
             runner.refuse_changed(cells)
     if dry_run:
-        from oasis.compare.state import state
+        from oasis.compare.state import damaged, state
 
         for cell in cells:
-            print(f"{cell.name}: {state(cell.config)}")
+            print(f"{cell.name}: {damaged(cell.config) or state(cell.config)}")
         print(f"{len(cells)} runs")
         return
     with running(f"interrupted; {grid.out} keeps what was done, the same command goes on with it"):
@@ -210,15 +217,17 @@ def compare(
 
 def _report_of(grid: Grid, cells: list[Cell]) -> None:
     """Tables and page of the runs of the grid that are on disk with its settings."""
-    from oasis.compare.state import changed
-    from oasis.report import Run, comparison
+    from oasis.compare.state import changed, damaged
+    from oasis.report import comparison
+    from oasis.report.runs import load_all
 
     there = [cell for cell in cells if (cell.directory / "events.jsonl").exists()]
-    same = [cell for cell in there if changed(cell.config) is None]
-    if len(same) < len(there):
-        print(f"left out of the report: {len(there) - len(same)} runs with other settings",
+    sound = [cell for cell in there if damaged(cell.config) is None]  # the others are named already
+    same = [cell for cell in sound if changed(cell.config) is None]
+    if len(same) < len(sound):
+        print(f"left out of the report: {len(sound) - len(same)} runs with other settings",
               file=sys.stderr)  # fmt: skip
-    runs = [Run.load(cell.directory) for cell in same]
+    runs = load_all(cell.directory for cell in same)
     print(f"wrote {comparison.write(runs, Path(grid.out) / 'report.html', grid.name)}")
 
 

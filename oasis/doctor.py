@@ -20,7 +20,7 @@ from oasis import _core, cuda, ops
 from oasis.gram.backends.choice import describe as describe_head
 
 TRAIN_EXTRA = (
-    *("transformers", "peft", "accelerate", "safetensors", "sentencepiece", "gguf"),
+    *("transformers", "peft", "accelerate", "filelock", "safetensors", "sentencepiece", "gguf"),
     *("jinja2", "matplotlib", "pandas", "pyarrow", "pyyaml", "rich", "scikit-learn", "scipy"),
     "typer",
 )

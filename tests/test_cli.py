@@ -1,5 +1,6 @@
 """The command line: what it calls, what it prints, how it ends. Training itself is replaced."""
 
+import errno
 import subprocess
 import sys
 import types
@@ -11,6 +12,7 @@ from runs_on_disk import start, write_events
 import oasis
 from oasis import cli, doctor
 from oasis.train.assets import AssetError
+from oasis.train.lock import Busy
 
 CONFIG = "name: mine\nout: somewhere\ntasks: [bbc]\narrivals: 40\nratio: 0.25\n"
 
@@ -118,6 +120,22 @@ def test_what_the_user_can_put_right_is_one_line(config, monkeypatch, capsys, er
     assert "[no network]" in error_line(capsys)  # brackets are text, not markup
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "mine/config.yaml"), 1),
+        (OSError(errno.EIO, "Input/output error", "mine/config.yaml"), 1),
+        (Busy(errno.EBUSY, "another run is going on there", "mine"), 2),
+    ],
+)
+def test_a_disk_that_gives_out_has_failed_and_a_busy_folder_is_for_the_user(
+    config, monkeypatch, capsys, error, status
+):
+    failing_run(monkeypatch, error)
+    assert cli.main(["train", config]) == status
+    assert f"{error.filename}: {error.strerror}" in error_line(capsys)
+
+
 def test_an_earlier_run_is_not_replaced_unasked(config, tmp_path, monkeypatch, runs, capsys):
     out = tmp_path / "old"
     (out / "run").mkdir(parents=True)
@@ -180,6 +198,15 @@ def test_report(tmp_path, capsys):
     assert out.read_text("utf-8").startswith("<!doctype html>")
 
 
+def test_report_of_a_damaged_run_names_it_and_draws_the_others(tmp_path, capsys, caplog):
+    good = write_events(tmp_path / "good", [start("oasis")]) / "events.jsonl"
+    torn = write_events(tmp_path / "torn", [start("full")]) / "events.jsonl"
+    torn.write_bytes(torn.read_bytes() + b'{"type": "selection", "selected": 3}\n\xff\n')
+    out = tmp_path / "page.html"
+    assert cli.main(["report", *map(str, (good.parent, torn.parent)), "--out", str(out)]) == 0
+    assert f"{torn}: 2 lines cannot be read" in caplog.text and str(good) not in caplog.text
+
+
 def test_report_without_runs_is_one_line(tmp_path, capsys):
     assert cli.main(["report", str(tmp_path / "absent")]) == 2
     assert "does not exist" in error_line(capsys)
@@ -188,7 +215,7 @@ def test_report_without_runs_is_one_line(tmp_path, capsys):
 def test_report_where_it_cannot_write(tmp_path, capsys):
     write_events(tmp_path / "oasis", [start("oasis")])
     assert cli.main(["report", str(tmp_path / "oasis"), "-o", str(tmp_path)]) == 2
-    assert "Is a directory" in error_line(capsys)
+    assert f"{tmp_path}: Is a directory" in error_line(capsys)
 
 
 @pytest.mark.parametrize("status", [0, 1])

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
-import os
-import subprocess
-import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 import tiny_text
 import yaml
+from faults import Disk, Full, another_process_in, noticed
 from rich.console import Console
 
 from oasis.compare import Grid, compare
-from oasis.compare.claims import STALE, Claims
 from oasis.compare.progress import Progress, Tail
 from oasis.compare.runner import Pool, Report, number_of_workers, plan
-from oasis.compare.state import FINISHED, NEW, PARTIAL, changed, state
-from oasis.compare.worker import DONE, TAKEN, Runner, Stopped
+from oasis.compare.state import FINISHED, NEW, PARTIAL, changed, damaged, state
+from oasis.compare.worker import DONE, FAILED, TAKEN, Runner, Stopped
 from oasis.train.record import read_events
+from oasis.train.run import run
 
 # What a user's own module looks like; spawned workers run it too.
 MODULE = """
@@ -142,6 +140,8 @@ def test_task_orders_permute_what_belongs_to_the_tasks(place, tmp_path):
         ({"ratios": [1.5]}, "ratios: got .*0, 1"),
         ({"orders": [[0, 0]]}, "orders: got .*permutations of .0, 1."),
         ({"workers": 0}, "workers: got 0"),
+        ({"name": "../../x"}, "name: got '../../x', expected a plain folder name"),
+        ({"policies": [{"policy": "random", "label": "x" * 101}]}, "label 'x+': name: got 'x"),
         ({"imports": ["absent.py"]}, "imports: 'absent.py' does not exist"),
         ({"imports": ["no_such_module"]}, "imports: no module 'no_such_module'"),
     ],
@@ -169,6 +169,27 @@ def test_the_file(place, tmp_path):
         Grid.load(path, ["polices=3"])
 
 
+def test_settings_on_disk_are_the_old_or_the_new(place, tmp_path, monkeypatch):
+    grid = make(place, tmp_path, ["random"])
+    for save in (grid.save, grid.cells()[0].config.save):
+        path = tmp_path / "here" / f"{save.__self__.name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        save(path)
+        disk = Disk(path.parent)
+        with noticed(disk, monkeypatch):
+            save(path)
+        whole = path.read_bytes()
+        assert disk.count >= 2
+        for at in range(disk.count - 1):  # the last is the folder's own, when all is done
+            path.write_text("old")
+            with noticed(Full(path.parent, at), monkeypatch), pytest.raises(OSError) as caught:
+                save(path)
+            assert path.read_text() == "old" and caught.value.filename == str(path)
+            assert list(path.parent.glob(".*")) == []
+        save(path)
+        assert path.read_bytes() == whole
+
+
 def test_a_file_may_build_on_the_runs_of_another(place, tmp_path):
     values = settings(place, tmp_path, ["full"], seeds=[7])
     (tmp_path / "wild.yaml").write_text(yaml.safe_dump(values))
@@ -191,60 +212,6 @@ def test_a_file_may_build_on_the_runs_of_another(place, tmp_path):
         Grid.load(path)
 
 
-# ---- claims ----
-
-
-def test_a_claim_is_exclusive_until_it_is_given_back(tmp_path):
-    claims = Claims(tmp_path / "claims")
-    assert claims.take("a") and claims.take("a") and not claims.taken("a")
-    code = "import sys; from oasis.compare.claims import Claims; c = Claims(sys.argv[1]); "
-    code += "print(c.taken('a'), c.take('a'), c.take('b'))"
-    command = [sys.executable, "-c", code, str(tmp_path / "claims")]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["True", "False", "True"]
-    # That process is gone, and so is what it claimed.
-    assert not claims.taken("b") and claims.take("b")
-    claims.give_back("a")
-    assert not (tmp_path / "claims" / "a.json").exists()
-
-
-def test_another_living_process_keeps_its_claim_and_a_successor_of_its_number_does_not(tmp_path):
-    claims = Claims(tmp_path)
-    assert claims.take("mine")
-    owner = json.loads((tmp_path / "mine.json").read_text())
-    parent = os.getppid()
-    fields = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()
-    path = tmp_path / "theirs.json"
-    path.write_text(json.dumps({**owner, "pid": parent, "started": fields[19]}))
-    assert claims.taken("theirs") and not claims.take("theirs")
-    claims.give_back("theirs")
-    assert path.exists()
-    path.write_text(json.dumps({**owner, "pid": parent, "started": "1"}))
-    assert claims.take("theirs")
-    path.write_text(json.dumps({**owner, "host": "another machine"}))
-    assert claims.taken("theirs")
-    os.utime(path, (0, time.time() - STALE - 1))  # not renewed for long
-    assert claims.take("theirs")
-    path.write_text("{")  # no claim: it is written in one go
-    assert claims.take("theirs")
-
-
-def test_a_claim_is_renewed_while_its_run_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("oasis.compare.claims.RENEWED", 0.01)
-    claims = Claims(tmp_path)
-    claims.take("mine")
-    path = tmp_path / "mine.json"
-    with claims.renewed("mine"):
-        os.utime(path, (0, 0))
-        end = time.monotonic() + 10
-        while path.stat().st_mtime == 0 and time.monotonic() < end:
-            time.sleep(0.01)
-    assert path.stat().st_mtime > time.time() - 60
-    os.utime(path, (0, 0))
-    time.sleep(0.05)
-    assert path.stat().st_mtime == 0
-
-
 # ---- single cells, in this process ----
 
 
@@ -258,17 +225,17 @@ def test_a_killed_run_goes_on_and_a_finished_one_is_left_alone(place, tmp_path):
     entry = {"policy": "fragile", "options": options}
     grid = make(place, tmp_path / "out", [entry, "random"], run={"save_steps": 2})
     cell, whole = grid.cells()
-    runner = Runner(Claims(tmp_path / "out" / "claims"))
+    runner = Runner()
     assert state(cell.config) == NEW
     with pytest.raises(Stopped):
         runner.run(cell.config)
     assert state(cell.config) == PARTIAL and len(chosen(cell)) == 4
-    assert not runner.claims.taken(cell.name)
     assert runner.run(cell.config).status == DONE and state(cell.config) == FINISHED
     assert runner.run(whole.config).status == DONE
     # It drew what random draws, without a break and nothing twice.
     assert chosen(cell) == chosen(whole) and len(chosen(cell)) == 8
     assert not list(cell.directory.glob("checkpoint-*"))
+    assert not {"resume: true"} & set((cell.directory / "config.yaml").read_text().splitlines())
     end = read_events(cell.directory / "events.jsonl")[-1]
     assert end["train_flops"] > 0 == end["score_flops"] and 0 < end["density"] <= 1
     before = (cell.directory / "events.jsonl").stat().st_mtime_ns
@@ -290,15 +257,69 @@ def test_changed_settings_are_refused_unless_overwritten(place, tmp_path):
     with pytest.raises(ValueError, match="random-0.25-s0 holds .*rank is 2, was 7"):
         compare(grid)
     (cell.directory / "config.yaml").write_text("rank: [")
-    assert "cannot be read" in changed(cell.config)
+    assert changed(cell.config) is None and "cannot be read" in damaged(cell.config)
 
 
-def test_a_claimed_cell_is_left_to_its_owner(place, tmp_path, monkeypatch):
+def test_a_cell_that_another_process_runs_is_left_to_it_while_that_lives(place, tmp_path):
     (cell,) = make(place, tmp_path, ["random"]).cells()
-    claims = Claims(tmp_path / "claims")
-    monkeypatch.setattr(claims, "_held_by_another", lambda name: True)
-    assert Runner(claims).run(cell.config).status == TAKEN
-    assert state(cell.config) == NEW
+    with another_process_in(cell.directory):
+        assert Runner().run(cell.config).status == TAKEN
+        assert [path.name for path in cell.directory.iterdir()] == [".oasis"]
+    assert Runner().run(cell.config).status == DONE
+
+
+def test_checkpoints_that_a_kill_left_to_a_finished_run_are_removed(place, tmp_path):
+    grid = make(place, tmp_path, ["random"], run={"save_steps": 4})
+    (cell,) = grid.cells()
+    run(cell.config, progress=False)
+    assert len(list(cell.directory.glob("checkpoint-*"))) == 2
+    (cell.directory / "checkpoint-best").mkdir()
+    assert compare(grid, console=Console(file=io.StringIO())).finished == [cell]
+    assert [path.name for path in cell.directory.glob("checkpoint-*")] == ["checkpoint-best"]
+
+
+class Here(Pool):
+    """Runs the cells in this process."""
+
+    def run(self):
+        for cell in self.pending:
+            self._account(cell, Runner().run(cell.config))
+
+
+def test_damage_of_one_cell_is_named_and_the_others_go_on(place, tmp_path, monkeypatch):
+    monkeypatch.setattr("oasis.compare.runner.Pool", Here)
+    grid = make(place, tmp_path, ["random", "full", "fragile", "vanilla"])
+    screen = Console(file=io.StringIO(), width=200)
+    random, full, fragile, vanilla = grid.cells()
+    runner = Runner()
+    for cell in (random, full):
+        assert runner.run(cell.config).status == DONE
+    (random.directory / "config.yaml").write_text("rank: [")
+    (full.directory / "checkpoint-8").mkdir()  # nobody's
+    for cell in (fragile, vanilla):
+        cell.directory.mkdir()
+    (fragile.directory / "events.jsonl").mkdir()
+    (vanilla.directory / "events.jsonl").write_bytes(b"\xff{[\n" * 3)
+    done = compare(grid, workers=1, console=screen)
+    assert sorted(cell.label for cell in done.finished) == ["full", "vanilla"]
+    said = {cell.label: message for cell, message in done.failed}
+    assert str(random.directory / "config.yaml") in said["random"]
+    assert str(fragile.directory / "events.jsonl") in said["fragile"]
+    assert (random.directory / "config.yaml").read_text() == "rank: ["
+    assert (full.directory / "checkpoint-8").is_dir()
+    again = compare(make(place, tmp_path, ["random"]), overwrite=True, console=screen)
+    assert again.finished == [random] and not again.failed
+
+
+def test_a_failure_that_cannot_be_written_down_is_still_told(place, tmp_path, monkeypatch):
+    (cell,) = make(place, tmp_path, ["fragile"]).cells()
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "there")
+
+    monkeypatch.setattr("oasis.train.atomic.write", full)
+    outcome = Runner().run(cell.config)
+    assert outcome.status == FAILED and "No space left on device: 'there'" in outcome.message
 
 
 # ---- the pool ----

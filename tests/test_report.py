@@ -9,7 +9,7 @@ from runs_on_disk import TASKS, evaluation, made_up, selection, start, step, wri
 
 from oasis import report
 from oasis.report import figures, groups, html
-from oasis.report.runs import Run, find
+from oasis.report.runs import Run, find, load_all
 
 T, F = True, False
 
@@ -125,6 +125,44 @@ def test_unknown_and_malformed_events_pass_by(tmp_path):
     path.write_text(path.read_text() + '{"type":"weather"}\n\n[1]\n{"no":"type"}\n')
     run = Run.load(path.parent)
     assert run.candidates == 12 and run.unreadable == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type":"selection","selected":5}',
+        '{"type":"selection","selected":[true],"task":7}',
+        '{"type":"selection","selected":[true],"task":["a"]}',
+        '{"type":"selection","selected":[true],"relative":{"a":1}}',
+        '{"type":"selection","selected":[true],"batch":"x"}',
+        '{"type":"selection","selected":[true],"skipped":[1]}',
+        '{"type":"step","step":[1]}',
+        '{"type":"evaluation","accuracy":3}',
+        '{"type":"evaluation","after_task":{}}',
+        '{"type":"start","tasks":3}',
+        '{"type":"start","policy":3}',
+        '{"type":"start","held_out":[1]}',
+    ],
+)
+def test_an_event_of_the_wrong_form_is_counted_and_changes_nothing(tmp_path, line):
+    events = two_tasks()
+    path = write_events(tmp_path / "run", events) / "events.jsonl"
+    whole = Run.load(path.parent)
+    path.write_text(path.read_text() + line + "\n")
+    run = Run.load(path.parent)
+    assert run.unreadable == 1
+    assert (run.batches, run.evaluations, run.steps) == (
+        whole.batches,
+        whole.evaluations,
+        whole.steps,
+    )
+    assert report.write([path.parent], tmp_path / "page.html").exists()
+
+
+def test_runs_that_cannot_be_opened_are_named_and_the_others_load(tmp_path, caplog):
+    good = write_events(tmp_path / "good", two_tasks())
+    assert [run.path for run in load_all([tmp_path / "absent", good])] == [good]
+    assert "absent has no events.jsonl" in caplog.text
 
 
 def test_find(tmp_path):

@@ -346,6 +346,21 @@ def test_resuming_selects_what_never_stopping_selects(tmp_path, name):
     assert a.selection_counts == b.selection_counts
 
 
+def test_a_training_resumed_at_its_last_step_is_at_its_end(tmp_path):
+    saves = {"max_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    first = selection_trainer(tmp_path, tiny_llama(), "oasis", n=40, **saves)
+    first.train()
+    events = []
+    second = selection_trainer(
+        tmp_path, tiny_llama(), "oasis", n=40, on_event=events.append, **saves
+    )
+    output = second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert (output.global_step, second.state.global_step, events) == (3, 3, [])
+    assert second.selection_counts == first.selection_counts
+    weights = first.model.state_dict()
+    assert all(torch.equal(weights[k], v) for k, v in second.model.state_dict().items())
+
+
 # Ten batches of four an epoch, and a step takes four of them: the third of each epoch gets two.
 @pytest.mark.parametrize(
     ("length", "batches"),
@@ -485,6 +500,19 @@ def test_progress_bar_shows_task_ratio_and_loss(tmp_path):
     trainer.train()
     shown = bar.describe()
     assert shown["task"] in "abc" and shown["ratio"] == "1.0000" and float(shown["loss"]) > 0
+
+
+def test_what_ends_a_training_leaves_the_progress_bar_its_own_line(tmp_path, capsys):
+    class Broken(TrainerCallback):
+        def on_step_end(self, *args, **kwargs):
+            raise OSError("broken")
+
+    trainer = selection_trainer(tmp_path, tiny_llama(), "full", disable_tqdm=False)
+    trainer.add_callback(Broken())
+    with pytest.raises(OSError, match="broken"):
+        trainer.train()
+    said = capsys.readouterr().err
+    assert "/3 [" in said and said.endswith("\n")
 
 
 def test_evaluates_with_the_same_loss_as_the_plain_trainer(tmp_path):

@@ -16,8 +16,9 @@ import yaml
 
 from oasis import policies
 from oasis.compare.imports import load_modules
-from oasis.train import preflight, strict_yaml
+from oasis.train import atomic, preflight, strict_yaml
 from oasis.train.config import RunConfig, check_seed, check_text, override
+from oasis.train.names import check_folder_name
 
 # Settings of a run that the grid itself decides; `run` and an entry's `run` may not have them.
 DECIDED = {
@@ -102,6 +103,7 @@ class Grid:
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"{name}: got {getattr(self, name)!r}, expected a name")
             check_text(name, getattr(self, name))
+        check_folder_name("name", self.name)
         self.out = os.path.expanduser(self.out)
         good = isinstance(self.workers, int) and not isinstance(self.workers, bool)
         if self.workers != "auto" and not (good and self.workers >= 1):
@@ -154,7 +156,7 @@ class Grid:
         """Write what `load` reads."""
         text = yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        atomic.write(path, text)
 
     def cells(self) -> list[Cell]:
         """All runs: seed outermost, then as listed, so that one whole seed comes first.
@@ -218,6 +220,7 @@ class Grid:
                 own = {"policy": entry.policy, "policy_options": entry.options, "ratio": ratio}
                 own |= {"seed": seed, "out": str(Path(self.out) / "runs")}
                 own["name"] = _name(entry.label, ratio, seed, order)
+                check_folder_name(f"policies: label {entry.label!r}: name", own["name"])
                 own["label"] = entry.label
                 config = RunConfig.from_mapping({**_permuted(settings, tasks, order), **own})
                 yield Cell(config, entry.label, order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ from rich import progress as bars
 from rich.console import Console
 
 from oasis.compare.config import Cell
-from oasis.compare.state import ERROR, EVENTS
+from oasis.compare.state import ERROR
 from oasis.compare.worker import summary
 from oasis.report.figures import duration
+from oasis.train.record import EVENTS
 
 STEP = b'"type": "step"'
 
@@ -37,11 +39,12 @@ class Tail:
                     self.read, self.steps, self.first = 0, 0, None
                 file.seek(self.read)
                 text = file.read()
-        except FileNotFoundError:
-            return
+        except OSError:
+            return  # not there yet, or the run's own affair
         whole = text[: text.rfind(b"\n") + 1]
         if self.total is None and whole:
-            self.total = (json.loads(whole.splitlines()[0]).get("boundaries") or [None])[-1]
+            with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):  # damaged
+                self.total = int(json.loads(whole.splitlines()[0])["boundaries"][-1])
         self.read += len(whole)
         self.steps += whole.count(STEP)
         if self.first is None:

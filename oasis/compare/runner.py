@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -16,12 +15,12 @@ from typing import Any
 
 from rich.console import Console
 
-from oasis.compare.claims import Claims
 from oasis.compare.config import Cell, Grid
 from oasis.compare.progress import Progress
-from oasis.compare.state import ERROR, FINISHED, changed, state
-from oasis.compare.worker import DONE, FAILED, STOPPED, TAKEN, Outcome, serve, shared_key
+from oasis.compare.state import FINISHED, changed, damaged, discard, note, state
+from oasis.compare.worker import DONE, FAILED, STOPPED, TAKEN, Outcome, serve, shared_key, tidy
 from oasis.report.runs import GRID
+from oasis.train.lock import Busy, locked
 
 MOST_WORKERS = 8
 GRACE = 20.0  # seconds that a worker gets to end its step after an interrupt
@@ -77,17 +76,25 @@ def compare(
     """
     grid.check()
     cells = plan(grid, only)
-    claims = Claims(Path(grid.out) / "claims")
     if overwrite:
         for cell in cells:
-            if changed(cell.config) is not None and not claims.taken(cell.name):
-                shutil.rmtree(cell.directory)
+            if changed(cell.config) is not None or damaged(cell.config) is not None:
+                with contextlib.suppress(Busy), locked(cell.directory):
+                    discard(cell.directory)
     refuse_changed(cells)
     grid.save(Path(grid.out) / GRID)
     report = Report()
     todo = []
     for cell in cells:
-        (report.finished if state(cell.config) == FINISHED else todo).append(cell)
+        if (what := damaged(cell.config)) is not None:
+            report.failed.append((cell, f"{what}; --overwrite replaces the run"))
+        elif state(cell.config) == FINISHED:
+            report.finished.append(cell)
+            if any(cell.directory.glob("checkpoint-*")):  # killed just before they were removed?
+                with contextlib.suppress(Busy), locked(cell.directory):
+                    tidy(cell.directory)
+        else:
+            todo.append(cell)
     console = console or Console()
     if todo:
         count = workers or number_of_workers(grid, todo)
@@ -190,9 +197,8 @@ class Pool:
         self.started += 1
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        out = Path(self.grid.out)
-        log = str(out / "logs" / f"worker-{os.getpid()}-{self.started}.txt")
-        arguments = (theirs, str(out / "claims"), self.threads, self.grid.imports, log)
+        log = str(Path(self.grid.out) / "logs" / f"worker-{os.getpid()}-{self.started}.txt")
+        arguments = (theirs, self.threads, self.grid.imports, log)
         process = context.Process(target=serve, args=arguments, daemon=True)
         with _threads(self.threads):
             process.start()
@@ -215,8 +221,7 @@ class Pool:
                 worker.process.join()
                 self.workers.remove(worker)
                 outcome = Outcome(FAILED, self._death(worker.process.exitcode))
-                cell.directory.mkdir(parents=True, exist_ok=True)
-                (cell.directory / ERROR).write_text(outcome.message + "\n", encoding="utf-8")
+                note(cell.directory, outcome.message + "\n")
             self._account(cell, outcome)
 
     def _death(self, status: int) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from pathlib import Path
 
-from oasis.train import strict_yaml
+from oasis.train import atomic
+from oasis.train.checkpoints import erase
 from oasis.train.config import RunConfig, difference
-from oasis.train.run import CONFIG, EVENTS
+from oasis.train.record import EVENTS, end_event
+from oasis.train.run import CONFIG, saved_settings
 
 NEW, PARTIAL, FINISHED = "new", "partial", "finished"
 ERROR = "error.txt"
@@ -17,34 +19,41 @@ def state(config: RunConfig) -> str:
     """`NEW`, `PARTIAL` or `FINISHED`, for a run of these settings or none."""
     if not (config.directory / EVENTS).exists():
         return NEW
-    return FINISHED if end_event(config.directory) is not None else PARTIAL
+    return FINISHED if end_event(config.directory / EVENTS) is not None else PARTIAL
+
+
+def damaged(config: RunConfig) -> str | None:
+    """Which file of the run on disk cannot be read, and why; or None."""
+    path = config.directory / CONFIG
+    # A run that is killed as it begins has a record without settings.
+    if not path.exists() and state(config) != FINISHED:
+        return None
+    try:
+        saved_settings(config.directory)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def changed(config: RunConfig) -> str | None:
     """The first setting in which the run on disk differs, with both values, or None."""
-    path = config.directory / CONFIG
-    if not path.exists():
+    if not (config.directory / CONFIG).exists() or damaged(config) is not None:
         return None
-    try:
-        saved = strict_yaml.read(path)
-    except ValueError:
-        return f"{path} cannot be read"
-    if not isinstance(saved, dict):
-        return f"{path} holds no settings"
-    if found := difference(config, saved):
+    if found := difference(config, saved_settings(config.directory)):
         name, value, before = found
         return f"{name} is {value!r}, was {before!r}"
     return None
 
 
-def end_event(directory: Path) -> dict | None:
-    """The run's end event, the last line of its record; None where it has not finished."""
-    try:
-        with (directory / EVENTS).open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(file.tell() - (1 << 16), 0))
-            lines = file.read().splitlines()
-        event = json.loads(lines[-1])
-    except (FileNotFoundError, IndexError, ValueError):
-        return None
-    return event if event.get("type") == "end" else None
+def discard(directory: Path) -> None:
+    """Remove what a run wrote. Its lock must be held."""
+    erase(directory)
+    for name in (CONFIG, EVENTS, ERROR):  # in this order: settings without a record are no run's
+        (directory / name).unlink(missing_ok=True)
+
+
+def note(directory: Path, text: str) -> None:
+    """Leave word of why a run failed, where the disk lets us."""
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        atomic.write(directory / ERROR, text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -15,10 +14,11 @@ from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import Any
 
-from oasis.compare.claims import Claims
 from oasis.compare.imports import load_modules
-from oasis.compare.state import ERROR, FINISHED, end_event, state
+from oasis.compare.state import ERROR, FINISHED, note, state
 from oasis.train.config import RunConfig
+from oasis.train.lock import Busy, locked
+from oasis.train.record import EVENTS, end_event
 
 DONE, FAILED, TAKEN = "done", "failed", "taken"
 STOPPED = 128 + signal.SIGTERM  # exit status of a worker that was told to stop, as shells have it
@@ -37,50 +37,38 @@ class Outcome:
 
 
 class Runner:
-    """Runs cells in this process.
+    """Runs cells in this process."""
 
-    Args:
-        claims (Claims): Of the comparison.
-    """
-
-    def __init__(self, claims: Claims) -> None:
-        self.claims = claims
+    def __init__(self) -> None:
         self._key: tuple | None = None
         self._workspace: Any = None
 
     def run(self, config: RunConfig) -> Outcome:
-        """Run one cell unless it is finished or claimed; a failure is recorded, not raised, so that
-        the other runs of the grid go on.
+        """Run one cell unless it is finished or another process has it; a failure is recorded, not
+        raised, so that the other runs of the grid go on.
         """
-        if not self.claims.take(config.name):
-            return Outcome(TAKEN)
         try:
-            # Another comparison may have finished it since it was planned.
-            if state(config) != FINISHED:
-                with self.claims.renewed(config.name):
+            with locked(config.directory):
+                # Another comparison may have finished it since it was planned.
+                if state(config) != FINISHED:
                     self._run(config)
+                tidy(config.directory)
             return Outcome(DONE)
+        except Busy:
+            return Outcome(TAKEN)
         except Exception as error:  # whatever it is: hours of other runs must not end with this one
-            config.directory.mkdir(parents=True, exist_ok=True)
-            text = traceback.format_exc()
-            (config.directory / ERROR).write_text(text, encoding="utf-8")
+            note(config.directory, traceback.format_exc())
             self._key = self._workspace = None  # who knows what state it was left in
             return Outcome(FAILED, " ".join(f"{type(error).__name__}: {error}".split()))
-        finally:
-            self.claims.give_back(config.name)
 
     def _run(self, config: RunConfig) -> None:
         from oasis.train.run import run
 
-        directory = config.directory
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / ERROR).unlink(missing_ok=True)
-        settings = config.replace(resume=config.save_steps > 0)
-        run(settings, progress=False, workspace=self._workspace_for(config))
-        config.save(directory / "config.yaml")
-        # They are there to resume from, and large.
-        for checkpoint in directory.glob("checkpoint-*"):
-            shutil.rmtree(checkpoint)
+        (config.directory / ERROR).unlink(missing_ok=True)
+        workspace = self._workspace_for(config)
+        result = run(config.replace(resume=True), progress=False, workspace=workspace)
+        if not result.finished:
+            raise RuntimeError(f"the run ended after {result.steps} steps, before its stream did")
 
     def _workspace_for(self, config: RunConfig) -> Any:
         from oasis.train.workspace import Workspace
@@ -95,6 +83,13 @@ class Runner:
         return self._workspace
 
 
+def tidy(directory: Path) -> None:
+    """Remove the checkpoints of a finished run: they are there to resume from, and large."""
+    from oasis.train.checkpoints import Checkpoints
+
+    Checkpoints(directory).drop()
+
+
 def shared_key(config: RunConfig) -> tuple:
     """What runs that can use one workspace have in common."""
     from oasis.train.workspace import SHARED
@@ -102,9 +97,7 @@ def shared_key(config: RunConfig) -> tuple:
     return tuple(repr(getattr(config, name)) for name in SHARED)
 
 
-def serve(
-    pipe: connection.Connection, folder: str, threads: int, imports: Sequence[str], log: str
-) -> None:
+def serve(pipe: connection.Connection, threads: int, imports: Sequence[str], log: str) -> None:
     """Main function of a worker process: get RunConfigs, answer with Outcomes, until None comes.
 
     `threads` for torch; what runs print goes to the file `log`. SIGTERM stops it between two
@@ -119,7 +112,7 @@ def serve(
 
             torch.set_num_threads(threads)
             load_modules(imports)
-            runner = Runner(Claims(folder))
+            runner = Runner()
             while (config := pipe.recv()) is not None:
                 pipe.send(runner.run(config))
     except Stopped:
@@ -156,7 +149,7 @@ def _output_to(path: str) -> Iterator[None]:
 
 def summary(directory: Path) -> str:
     """One line about a finished run."""
-    end = end_event(directory) or {}
+    end = end_event(directory / EVENTS) or {}
     parts = [f"{name} {100 * end[key]:.1f} %" for name, key in
              (("A_last", "a_last"), ("A_avg", "a_avg")) if end.get(key) is not None]  # fmt: skip
     if end.get("candidates"):

@@ -15,6 +15,7 @@ from oasis.report import figures, groups, html, results
 from oasis.report.recolour import recolour
 from oasis.report.results import Variant, ours_among
 from oasis.report.runs import Run
+from oasis.train import atomic
 
 # (file name, function, title, what it shows, whole page wide?)
 FIGURES: tuple[tuple[str, Callable, str, str, bool], ...] = (
@@ -108,14 +109,16 @@ def write(runs: Sequence[Run], out: str | Path, title: str | None = None) -> Pat
         runs=runs,
         finished=sum(run.finished for run in runs),
     )
-    out.write_text(page, encoding="utf-8")
+    atomic.write(out, page)
     return out
 
 
 def _png(figure: Figure, path: Path) -> None:
     with rc_context(figures.STYLE):
         recolour(figure)
-        figure.savefig(path, dpi=144, facecolor="white", metadata={"Software": None})
+        settings = {"dpi": 144, "facecolor": "white", "metadata": {"Software": None}}
+        with atomic.replacing(path) as partial:
+            figure.savefig(partial, format="png", **settings)
 
 
 def tiles(found: Sequence[Variant]) -> list[dict]:

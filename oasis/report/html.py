@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from oasis.report import figures, groups
 from oasis.report.groups import Group
-from oasis.report.runs import GRID, Run, find
-from oasis.train import strict_yaml
+from oasis.report.runs import GRID, Run, find, load_all
+from oasis.train import atomic, strict_yaml
 
 # Colours of the figures as CSS variables of template.html.j2, which gives them a dark variant.
 VARIABLES = {
@@ -100,7 +100,7 @@ def write(run_dirs: Iterable[str | Path] | str | Path, out: str | Path = "report
     variants with several seeds, the page is that of a comparison (whose ValueErrors see
     `results.variants`).
     """
-    runs = [Run.load(path) for path in find(run_dirs)]
+    runs = load_all(find(run_dirs))
     out = Path(out)
     name = comparison_name(runs)
     if name is not None or is_comparison(runs):
@@ -109,7 +109,7 @@ def write(run_dirs: Iterable[str | Path] | str | Path, out: str | Path = "report
         return comparison.write(runs, out, name)
     page = render(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
+    atomic.write(out, page)
     return out
 
 

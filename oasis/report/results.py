@@ -16,6 +16,7 @@ from scipy import stats
 from oasis import Selector
 from oasis.oris import PRESETS
 from oasis.report.runs import Run
+from oasis.train import atomic
 from oasis.train.config import FREE, RunConfig
 from oasis.train.record import finite
 
@@ -326,7 +327,9 @@ def summary(found: Sequence[Variant]) -> dict[str, Any]:
 def write(runs: Sequence[Run], found: Sequence[Variant], out: Path) -> None:
     """Write results.parquet, results.csv (one row per run) and results.json into `out`."""
     frame = table(runs)
-    frame.to_csv(out / "results.csv", index=False)
-    frame.to_parquet(out / "results.parquet", index=False)
+    with atomic.replacing(out / "results.csv") as path:
+        frame.to_csv(path, index=False)
+    with atomic.replacing(out / "results.parquet") as path:
+        frame.to_parquet(path, index=False)
     text = json.dumps(finite(summary(found)), indent=1, allow_nan=False)
-    (out / "results.json").write_text(text + "\n", encoding="utf-8")
+    atomic.write(out / "results.json", text + "\n")

@@ -8,6 +8,7 @@ unreadable text is counted, repeated batches replace the ones written before.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 
 from oasis.train import strict_yaml
+
+logger = logging.getLogger(__name__)
 
 EVENTS = "events.jsonl"
 GRID = "compare.yaml"  # of a comparison, beside the folder of its runs
@@ -71,7 +74,7 @@ class Run:
     evaluations: list[Evaluation] = field(default_factory=list)
     steps: dict[int, float] = field(default_factory=dict)  # step -> seconds of training
     end: dict | None = None  # the end event; None while in progress
-    unreadable: int = 0  # lines that were not JSON, e.g. the one a kill cut short
+    unreadable: int = 0  # lines that are no event, e.g. the one a kill cut short
     config: str = ""  # text of config.yaml
 
     @classmethod
@@ -87,7 +90,10 @@ class Run:
             run.config = config.read_text(encoding="utf-8", errors="replace")
         with events.open(encoding="utf-8", errors="replace") as lines:
             for event in _events(lines, run):
-                _READERS.get(event["type"], _ignore)(run, event)
+                try:
+                    _READERS.get(event["type"], _ignore)(run, event)
+                except (TypeError, ValueError, AttributeError):
+                    run.unreadable += 1
         run.label = run.label or run.policy
         if not run.held_out:
             size = run.settings.get("held_out")
@@ -247,6 +253,24 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
     return list(found)
 
 
+def load_all(paths: Iterable[str | Path]) -> list[Run]:
+    """The runs in these directories. What cannot be read, of them or in them, is named in the log,
+    and the others go on.
+    """
+    runs = []
+    for path in map(Path, paths):
+        try:
+            run = Run.load(path)
+        except OSError as error:
+            logger.warning("left out: %s: %s", error.filename or path, error.strerror or error)
+            continue
+        if run.unreadable:
+            lines = f"{run.unreadable} line{'s' * (run.unreadable > 1)}"
+            logger.warning("%s: %s cannot be read and left out", path / EVENTS, lines)
+        runs.append(run)
+    return runs
+
+
 def _events(lines: Iterable[str], run: Run) -> Iterator[dict]:
     for line in lines:
         line = line.strip()
@@ -273,45 +297,53 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
+def _list(value: object, *kinds: type) -> list:
+    if not isinstance(value, list) or not all(isinstance(item, kinds) for item in value):
+        raise TypeError
+    return value
+
+
 def _start(run: Run, event: dict) -> None:
-    run.policy = event.get("policy", run.policy)
-    run.label = event.get("label") or run.policy
+    tasks, held_out = _list(event.get("tasks") or [], str), event.get("held_out") or {}
+    texts = [event.get(name) or "" for name in ("policy", "label", "model", "device")]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(held_out, dict):
+        raise TypeError
+    run.policy = texts[0] or run.policy
+    run.label = texts[1] or run.policy
     run.ratio = _number(event.get("ratio"))
     run.seed = event.get("seed")
-    run.tasks = list(event.get("tasks") or ())
-    run.model = event.get("model") or ""
-    run.device = event.get("device") or ""
-    run.held_out = event.get("held_out") or {}  # optional; else the config says it
+    run.tasks, run.model, run.device = tasks, texts[2], texts[3]
+    run.held_out = held_out  # optional; else the config says it
     run.end = None  # resumed
 
 
 def _selection(run: Run, event: dict) -> None:
     selected = [bool(flag) for flag in event.get("selected") or ()]
     index = event.get("batch", len(run.batches))
+    relative = event.get("relative")
+    batch = Batch(
+        index=index,
+        task=_list(event.get("task") or [None] * len(selected), int, type(None)),
+        selected=selected,
+        relative=None if relative is None else _list(relative, float, int, type(None)),
+        threshold=_number(event.get("threshold")),
+        seconds=_number(event.get("seconds")) or 0.0,
+        skipped=int(event.get("skipped") or 0),
+    )
     while run.batches and run.batches[-1].index >= index:  # a resumed run repeats these
         run.batches.pop()
-    run.batches.append(
-        Batch(
-            index=index,
-            task=event.get("task") or [None] * len(selected),
-            selected=selected,
-            relative=event.get("relative"),
-            threshold=_number(event.get("threshold")),
-            seconds=_number(event.get("seconds")) or 0.0,
-            skipped=event.get("skipped") or 0,
-        )
-    )
+    run.batches.append(batch)
 
 
 def _step(run: Run, event: dict) -> None:
-    run.steps[event.get("step", len(run.steps))] = _number(event.get("seconds")) or 0.0
+    run.steps[int(event.get("step", len(run.steps)))] = _number(event.get("seconds")) or 0.0
 
 
 def _evaluation(run: Run, event: dict) -> None:
-    after_task = event.get("after_task", -1)
+    after_task = int(event.get("after_task", -1))
+    accuracy = {name: _number(value) for name, value in (event.get("accuracy") or {}).items()}
     while run.evaluations and run.evaluations[-1].after_task >= after_task:
         run.evaluations.pop()
-    accuracy = {name: _number(value) for name, value in (event.get("accuracy") or {}).items()}
     run.evaluations.append(
         Evaluation(
             after_task=after_task,

@@ -77,6 +77,12 @@ class SelectionProgress(ProgressCallback):
             shown["loss"] = f"{self.step.last_loss:.4f}"
         return shown
 
+    def close(self) -> None:
+        """End the bars' lines where training ends before them: what is said next has its own."""
+        for bar in (self.prediction_bar, self.training_bar):
+            if bar is not None:
+                bar.close()
+
     def on_step_end(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
             self.training_bar.set_postfix(self.describe(), refresh=False)

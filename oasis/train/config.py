@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 from oasis import policies
-from oasis.train import strict_yaml
+from oasis.train import atomic, strict_yaml
+from oasis.train.names import check_folder_name
 from oasis.train.signals import LAYERS
 
 MOST = 1 << 31  # of any number that counts something, steps and rows among them
@@ -75,8 +76,9 @@ class RunConfig:
     held-out examples are then balanced over the answers as far as they go).
     `forward_batches` candidate batches are timed in a plain forward with loss, to compare with.
 
-    `out`/`name` is the run directory; `device` and `dtype` are "auto" or what torch calls them. In
-    `out`, `model` and `cache_folder` a `~` at the beginning is the home folder.
+    `out`/`name` is the run directory (docs/runs.md), `name` a plain one of at most 100 bytes;
+    `device` and `dtype` are "auto" or what torch calls them. In `out`, `model` and `cache_folder` a
+    `~` at the beginning is the home folder.
     """
 
     name: str = "run"
@@ -166,8 +168,7 @@ class RunConfig:
         if self.policy not in policies.names():
             expected = ", ".join(policies.names())
             raise ValueError(f"policy: got {self.policy!r}, expected one of {expected}")
-        if Path(self.name).name != self.name:
-            raise ValueError(f"name: got {self.name!r}, expected a plain folder name")
+        check_folder_name("name", self.name)
         if not 0 <= self.repeats < 1:
             raise ValueError(f"repeats: got {self.repeats}, expected a share in [0, 1)")
         if not 0 <= self.off_task_share < math.inf:
@@ -186,7 +187,7 @@ class RunConfig:
             )
         if self.accuracy not in ("micro", "macro"):
             raise ValueError(f"accuracy: got {self.accuracy!r}, expected 'micro' or 'macro'")
-        for name in ("tasks", "name", "policy", "model"):
+        for name in ("tasks", "policy", "model"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: got nothing, expected at least one entry")
         at_least_one = ("held_out", "words", "batch_size", "rank", "eval_batch_size")
@@ -265,9 +266,7 @@ class RunConfig:
 
     def save(self, path: str | Path) -> None:
         """Write all settings as YAML."""
-        Path(path).write_text(
-            yaml.safe_dump(dataclasses.asdict(self), sort_keys=False), encoding="utf-8"
-        )
+        atomic.write(path, yaml.safe_dump(dataclasses.asdict(self), sort_keys=False))
 
 
 def override(settings: dict[str, Any], overrides: typing.Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedTokenizerBase
+
+from oasis.train.atomic import failed_writes_named, replacing
 
 logger = logging.getLogger(__name__)
 
@@ -101,15 +102,9 @@ class HiddenStore:
             key: _digest(_content(key, tensor)).hexdigest() for key, tensor in tensors.items()
         }
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = uuid.uuid4().hex
-        partial = self.folder / f"{name}.partial"
-        try:
+        path = self.folder / f"{uuid.uuid4().hex}.safetensors"
+        with failed_writes_named(self.folder), replacing(path) as partial:
             save_file(tensors, partial, {"of": self.of, "digests": json.dumps(digests)})
-            os.rename(partial, self.folder / f"{name}.safetensors")
-        except SafetensorError as error:  # no space left, for one
-            raise OSError(f"{partial}: {error}") from error
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def _digest(data: bytes) -> hashlib.blake2b:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,43 +16,23 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from oasis import policies
 from oasis.train import SelectionTrainer, strict_yaml
 from oasis.train.accounts import accounts
+from oasis.train.checkpoints import (
+    ADAPTER,
+    Checkpoint,
+    Checkpoints,
+    clean,
+    erase,
+    save_adapter,
+    scratch,
+)
 from oasis.train.config import RunConfig, difference
-from oasis.train.evaluate import a_avg, a_last
-from oasis.train.record import EventLog, read_events
+from oasis.train.lock import locked, refuse_busy
+from oasis.train.record import EVENTS, EventLog, end_event, read_events
+from oasis.train.result import RunResult, end_of, result_of, spent
+from oasis.train.stream import MemoryStream
 from oasis.train.workspace import Workspace
 
-EVENTS, CONFIG, OFFSET = "events.jsonl", "config.yaml", "events_offset.json"
-
-
-@dataclass
-class RunResult:
-    """Outcome of a run. `seconds` is wall-clock time without loading and zero-shot evaluation.
-
-    `history[k]` holds the accuracies at the end of task k. `forward_seconds` is the mean time of a
-    plain forward with loss of one candidate batch, None where it was not measured. A run that was
-    stopped early is not `finished` and has None for `a_last` and `a_avg`.
-    """
-
-    directory: Path
-    policy: str
-    finished: bool
-    steps: int
-    zero_shot: dict[str, float]
-    history: list[dict[str, float]] = field(default_factory=list)
-    a_last: float | None = None
-    a_avg: float | None = None
-    candidates: int = 0
-    selected: int = 0
-    seconds: float = 0.0
-    score_seconds: float = 0.0
-    train_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    forward_seconds: float | None = None
-
-    @property
-    def ratio(self) -> float:
-        """Selected over candidates, as it came out."""
-        return self.selected / self.candidates if self.candidates else 0.0
+CONFIG = "config.yaml"
 
 
 class Boundaries(TrainerCallback):
@@ -65,12 +43,14 @@ class Boundaries(TrainerCallback):
         config: RunConfig,
         workspace: Workspace,
         boundaries: list[int],
+        checkpoints: Checkpoints,
         log: EventLog,
         progress: bool,
     ) -> None:
         self.config = config
         self.workspace = workspace
         self.boundaries = boundaries
+        self.checkpoints = checkpoints
         self.log = log
         self.progress = progress
 
@@ -99,10 +79,7 @@ class Boundaries(TrainerCallback):
             control.should_save = True
 
     def on_save(self, args, state, control, **kwargs):
-        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        temporary = checkpoint / f".{OFFSET}"
-        temporary.write_text(json.dumps(self.log.offset), encoding="utf-8")
-        temporary.replace(checkpoint / OFFSET)  # there whole or not at all
+        self.checkpoints.add(state.global_step, self.log)
 
 
 def _evaluation(step: int, after_task: int, accuracy: dict[str, float], seconds: float) -> dict:
@@ -122,39 +99,47 @@ def run(
 
     `progress` shows the Trainer's bar and log lines. `workspace` shares the loaded model, the tasks
     and the zero-shot accuracies among several runs; its model has no LoRA left on it afterwards.
-    An existing run of the same name is replaced, unless `config.resume` goes on with it.
+    An existing run of the same name is replaced, unless `config.resume` goes on with it. Raises
+    Busy (an OSError) where another run is going on in the directory.
     """
-    # Before anything is downloaded: options that the policy refuses.
+    # Before anything is downloaded: options that the policy refuses, a folder that is in use.
     policy = policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
+    refuse_busy(config.directory)
+    _refuse_foreign(config.directory)
     if workspace is None:
         workspace = Workspace(config)
     workspace.check(config)
     stream = workspace.stream(config)
-    boundaries = stream.boundaries
+    with locked(config.directory):
+        clean(config.directory)  # of what a kill left
+        try:
+            return _run(config, policy, workspace, stream, progress)
+        finally:
+            with suppress(OSError):
+                clean(config.directory)
+
+
+def _run(
+    config: RunConfig,
+    policy: policies.Policy,
+    workspace: Workspace,
+    stream: MemoryStream,
+    progress: bool,
+) -> RunResult:
     directory = config.directory
-    checkpoint, offset = _prepare(directory, config)
-    earlier = _spent(read_events(directory / EVENTS, offset)) if offset else 0.0
+    if config.resume and end_event(directory / EVENTS) is not None:
+        _refuse_changed(config)
+        return result_of(config, read_events(directory / EVENTS))
+    checkpoints = Checkpoints(directory)
+    checkpoint = _prepare(config, checkpoints)
+    offset = checkpoint.record if checkpoint else 0
+    earlier = spent(read_events(directory / EVENTS, offset)) if offset else 0.0
     with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
         if not offset:
-            ratio = 1.0 if config.policy == "full" else config.ratio
-            log.write(
-                {
-                    "type": "start",
-                    "policy": config.policy,
-                    "label": config.label or config.policy,
-                    "ratio": ratio,
-                    "seed": config.seed,
-                    "tasks": config.tasks,
-                    "boundaries": boundaries,
-                    "model": config.model,
-                    "device": str(workspace.device),
-                }
-            )
-            accuracy = workspace.zero_shot()
-            log.write(_evaluation(0, -1, accuracy, workspace.zero_shot_seconds))
+            _start(config, workspace, stream.boundaries, log)
         started = time.perf_counter()
-        callback = Boundaries(config, workspace, boundaries, log, progress)
-        for index, boundary in enumerate(boundaries):
+        callback = Boundaries(config, workspace, stream.boundaries, checkpoints, log, progress)
+        for index, boundary in enumerate(stream.boundaries):
             # A first task too short for a batch ends before any training.
             if boundary == 0 and not offset:
                 callback.evaluate(model, 0, index)
@@ -172,49 +157,88 @@ def run(
         trainer.add_callback(callback)
         if not progress:
             trainer.remove_callback(PrinterCallback)
-        trainer.train(resume_from_checkpoint=checkpoint)
-        elapsed = earlier + time.perf_counter() - started
-        finished = trainer.state.global_step == stream.steps
-        forward = _forward_seconds(config, workspace, model) if finished else None
-        result = _result(directory, config, trainer, finished, forward)
-        result.seconds = elapsed
-        if finished:
+        last = min(stream.steps, config.stop_after or stream.steps)
+        if checkpoint and checkpoint.step >= last:
+            trainer.restore(str(checkpoint.folder))
+        else:
+            trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
+        counts = trainer.selection_counts
+        sums = {"candidates": counts.candidates, "selected": counts.selected}
+        sums["seconds"] = earlier + time.perf_counter() - started
+        if trainer.state.global_step == stream.steps:
+            sums["forward_seconds"] = _forward_seconds(config, workspace, model)
+            save_adapter(model, directory)
             record = read_events(directory / EVENTS)
-            log.write({**_end(result), **accounts(record, workspace, model, policy, config.layer)})
-            model.save_pretrained(directory / "adapter")
-    return result
+            log.write(
+                {**end_of(config, record, sums),
+                 **accounts(record, workspace, model, policy, config.layer)}
+            )  # fmt: skip
+            log.sync()
+        return result_of(config, read_events(directory / EVENTS), **sums)
 
 
-def _prepare(directory: Path, config: RunConfig) -> tuple[str | None, int]:
-    """Make the run directory ready: the checkpoint to resume from and the bytes of record to keep.
+def _refuse_foreign(directory: Path) -> None:
+    """A run has a record from its first moment on; without one, these are something else's."""
+    for name in (CONFIG, ADAPTER):
+        if (directory / name).exists() and not (directory / EVENTS).exists():
+            raise ValueError(
+                f"{directory / name}: no run wrote it ({EVENTS} is not there); use another name"
+            )
 
-    ValueError where a run to be resumed was started with other settings.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    checkpoint = _last_checkpoint(directory) if config.resume else None
+
+def _prepare(config: RunConfig, checkpoints: Checkpoints) -> Checkpoint | None:
+    """Make the run directory ready; the checkpoint to resume from, if any."""
+    checkpoint = checkpoints.last() if config.resume else None
     if checkpoint is None:
-        for old in directory.glob("checkpoint-*"):
-            shutil.rmtree(old)
-        config.save(directory / CONFIG)
-        return None, 0
-    saved = strict_yaml.read(directory / CONFIG)
+        erase(config.directory)
+        checkpoints.found.clear()
+        config.replace(resume=False).save(config.directory / CONFIG)
+    else:
+        _refuse_changed(config)
+    return checkpoint
+
+
+def saved_settings(directory: Path) -> dict[str, Any]:
+    """What the config.yaml of a run says. ValueError naming it where it is damaged or missing."""
+    path = directory / CONFIG
+    try:
+        settings = strict_yaml.read(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path}: holds no settings")
+    return settings
+
+
+def _refuse_changed(config: RunConfig) -> None:
+    """ValueError where the run to be resumed was started with other settings."""
+    saved = saved_settings(config.directory)
     if found := difference(config, saved):
         name, value, before = found
         raise ValueError(
-            f"{name}: got {value!r}, but the run to be resumed in {directory} has "
+            f"{name}: got {value!r}, but the run to be resumed in {config.directory} has "
             f"{before!r}; use another name, or resume=false to start anew"
         )
-    offset = json.loads((checkpoint / OFFSET).read_text(encoding="utf-8"))
-    return str(checkpoint), offset
 
 
-def _last_checkpoint(directory: Path) -> Path | None:
-    """The last checkpoint that is whole; what a kill left of later ones is removed."""
-    for path in sorted(directory.glob("checkpoint-*"), key=lambda p: -int(p.name.split("-")[1])):
-        if (path / OFFSET).exists():  # the last of its files to be written
-            return path
-        shutil.rmtree(path)
-    return None
+def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: EventLog) -> None:
+    """The events before training."""
+    ratio = 1.0 if config.policy == "full" else config.ratio
+    log.write(
+        {
+            "type": "start",
+            "policy": config.policy,
+            "label": config.label or config.policy,
+            "ratio": ratio,
+            "seed": config.seed,
+            "tasks": config.tasks,
+            "boundaries": boundaries,
+            "model": config.model,
+            "device": str(workspace.device),
+        }
+    )
+    accuracy = workspace.zero_shot()
+    log.write(_evaluation(0, -1, accuracy, workspace.zero_shot_seconds))
 
 
 def training_arguments(
@@ -222,7 +246,7 @@ def training_arguments(
 ) -> TrainingArguments:
     """Optimizer, schedule, clipping and the rest of how a run of `steps` steps trains."""
     return TrainingArguments(
-        output_dir=str(config.directory),
+        output_dir=str(scratch(config.directory)),  # the callback takes checkpoints from there
         max_steps=steps,
         per_device_train_batch_size=config.batch_size,
         learning_rate=config.learning_rate,
@@ -235,7 +259,6 @@ def training_arguments(
         logging_strategy="steps" if config.logging_steps else "no",
         logging_steps=config.logging_steps or 1,
         save_strategy="no",  # the callback asks for checkpoints, after its evaluation is recorded
-        save_total_limit=2,
         report_to="none",
         disable_tqdm=not progress,
         remove_unused_columns=False,
@@ -261,51 +284,3 @@ def _forward_seconds(config: RunConfig, workspace: Workspace, model: nn.Module) 
     for batch in batches:
         float(model(**batch).loss)
     return (time.perf_counter() - start) / len(batches)
-
-
-def _result(
-    directory: Path,
-    config: RunConfig,
-    trainer: SelectionTrainer,
-    finished: bool,
-    forward_seconds: float | None,
-) -> RunResult:
-    """Sum up the record; `seconds` is left to the caller."""
-    events = read_events(directory / EVENTS)
-    evaluations = {e["after_task"]: e["accuracy"] for e in events if e["type"] == "evaluation"}
-    history = [evaluations[k] for k in sorted(evaluations) if k >= 0]
-    counts = trainer.selection_counts
-    return RunResult(
-        directory=directory,
-        policy=config.policy,
-        finished=finished,
-        steps=trainer.state.global_step,
-        zero_shot=evaluations[-1],
-        history=history,
-        a_last=a_last(history, config.tasks) if finished else None,
-        a_avg=a_avg(history, config.tasks) if finished else None,
-        candidates=counts.candidates,
-        selected=counts.selected,
-        score_seconds=_spent(events, "selection"),
-        train_seconds=_spent(events, "step"),
-        evaluation_seconds=_spent(events, "evaluation"),
-        forward_seconds=forward_seconds,
-    )
-
-
-def _spent(events: list[dict], *kinds: str) -> float:
-    """Seconds that events (of `kinds`, or all) took; not the zero-shot evaluation, which is shared
-    among the runs of a workspace."""
-    return sum(
-        event["seconds"]
-        for event in events
-        if "seconds" in event
-        and (not kinds or event["type"] in kinds)
-        and event.get("after_task") != -1
-    )
-
-
-def _end(result: RunResult) -> dict:
-    names = ("a_last", "a_avg", "candidates", "selected", "seconds", "score_seconds")
-    names += ("train_seconds", "evaluation_seconds", "forward_seconds")
-    return {"type": "end", **{name: getattr(result, name) for name in names}}

@@ -9,13 +9,16 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from transformers import Trainer
+from transformers import Trainer, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging
 
 from oasis import Selection, Selector, policies
 from oasis.policies.base import validation_rows
 
+from .atomic import failed_writes_named
 from .callbacks import SelectionHooks, SelectionProgress
 from .events import Counts, StepState, selection_event, statistics
 from .images import COUNTS, count_images
@@ -275,6 +278,15 @@ class SelectionMixin:
             )
         super().log(logs, *args, **kwargs)
 
+    def train(self, *args: Any, **kwargs: Any):
+        try:
+            return super().train(*args, **kwargs)
+        except BaseException:
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, SelectionProgress):
+                    callback.close()
+            raise
+
     # ---- checkpoints ----
 
     def _state_file(self, checkpoint: str) -> str:
@@ -291,11 +303,29 @@ class SelectionMixin:
             state["rehearsal"] = self._rehearsal.state_dict()
         torch.save(state, self._state_file(output_dir))
 
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with failed_writes_named(self.args.output_dir):
+            super()._save_checkpoint(*args, **kwargs)
+
+    def restore(self, checkpoint: str) -> None:
+        """Take weights, policy and counts from a checkpoint, without training on from there."""
+        self._load_from_checkpoint(checkpoint)
+        self._load_selection_state(checkpoint)
+        self.state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
+
     def _inner_training_loop(
         self, batch_size=None, args=None, resume_from_checkpoint=None, *rest: Any, **kwargs: Any
     ):
-        # Not in `_load_rng_state`: the Trainer calls that after the first batches were fetched.
         if resume_from_checkpoint is not None:
+            state = TrainerState.load_from_json(
+                os.path.join(resume_from_checkpoint, TRAINER_STATE_NAME)
+            )
+            # The Trainer would begin the stream again, and train past the end.
+            if 0 < self.args.max_steps <= state.global_step:
+                self.restore(resume_from_checkpoint)
+                self.is_in_train = False
+                return TrainOutput(state.global_step, 0.0, {})
+            # Not in `_load_rng_state`: the Trainer calls that after the first batches were fetched.
             self._load_selection_state(resume_from_checkpoint)
         return super()._inner_training_loop(
             batch_size, args, resume_from_checkpoint, *rest, **kwargs
