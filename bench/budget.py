@@ -70,7 +70,7 @@ def follow(selector: Selector, raw: Tensor) -> tuple[Tensor, Tensor]:
     options = selector.preset.options(selector.ratio)
     state = selector.statistics, selector.counters
     valid = torch.ones(raw.shape[1], dtype=torch.bool)
-    steps = [ops.oris_(i, i, valid, *state, *options) for i in raw]
+    steps = [ops.oris_(i, i, valid, *state, options) for i in raw]
     return torch.stack([s[2].sum() for s in steps]), torch.stack([s[0] for s in steps])
 
 

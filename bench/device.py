@@ -205,7 +205,7 @@ class Bench:
         valid = torch.ones(n, dtype=torch.bool, device=self.device)
         lowest = torch.full((), -torch.inf, dtype=torch.float64, device=self.device)
         scores = gram.diagonal().clone()
-        tail = (selector.statistics, selector.counters, *selector.preset.options(0.25))
+        tail = (selector.statistics, selector.counters, selector.preset.options(0.25))
 
         def fused():
             return torch.ops.oasis.siren_oris_(gram, scores, valid, lowest, "exact", 0.0, *tail)

@@ -36,14 +36,15 @@ T* at(Address a) {
 
 void gram(Address data, const std::string& dtype, const std::vector<int64_t>& sizes,
           const std::vector<int64_t>& strides, bool wide, Address out) {
-  const StridedSamples samples = describe(at<const void>(data), dtype_of(dtype), sizes, strides);
+  const StridedSamples samples =
+      describe(at<const void>(data), named<DType>(dtype), sizes, strides);
   py::gil_scoped_release unlocked;
   if (!kernels().gram(samples, wide, at<double>(out))) throw std::bad_alloc();
 }
 
 int64_t siren_at(Address gram, Address valid, int64_t n, const std::string& method, double ridge,
                  double floor, Address adjusted, Address order, Address informativeness) {
-  const Rule rule = rule_of(method);
+  const Rule rule = named<Rule>(method);
   py::gil_scoped_release unlocked;
   return oasis::siren({at<const double>(gram), at<const bool>(valid),
                        at<const double>(informativeness), n, rule, ridge, floor,
@@ -61,42 +62,18 @@ double mean_field_sum(double score, double mean, double square, double linear, d
   return table[0].sum(f);
 }
 
-OrisConfig oris_config(double ratio, double beta, const std::string& scale, const std::string& draw,
-                       int64_t warmup, const std::string& recursion, double gain, double slack,
-                       double temperature) {
-  OrisConfig config{};
-  config.ratio = ratio;
-  config.beta = beta;
-  config.scale = scale_of(scale);
-  config.draw = draw_of(draw);
-  config.warmup = warmup;
-  config.recursion = recursion_of(recursion);
-  config.gain = gain;
-  config.slack = slack;
-  config.temperature = temperature;
-  return config;
-}
-
 int64_t oris_step(Address informativeness, Address adjusted, Address valid, int64_t n,
-                  Address statistics, Address counters, double ratio, double beta,
-                  const std::string& scale, const std::string& draw, int64_t warmup,
-                  const std::string& recursion, double gain, double slack, double temperature,
+                  Address statistics, Address counters, const std::vector<double>& options,
                   Address relative, Address probability, Address mask) {
-  const OrisConfig config =
-      oris_config(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature);
   return oris(at<const double>(informativeness), at<const double>(adjusted), at<const bool>(valid),
-              n, config, at<double>(statistics), at<int64_t>(counters), at<double>(relative),
-              at<double>(probability), at<bool>(mask));
+              n, oris_config(options), at<double>(statistics), at<int64_t>(counters),
+              at<double>(relative), at<double>(probability), at<bool>(mask));
 }
 
 double oris_stop_at(Address informativeness, Address valid, int64_t n, Address statistics,
-                    Address counters, double ratio, double beta, const std::string& scale,
-                    const std::string& draw, int64_t warmup, const std::string& recursion,
-                    double gain, double slack, double temperature) {
-  const OrisConfig config =
-      oris_config(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature);
-  return oris_stop(at<const double>(informativeness), at<const bool>(valid), n, config,
-                   at<const double>(statistics), at<const int64_t>(counters));
+                    Address counters, const std::vector<double>& options) {
+  return oris_stop(at<const double>(informativeness), at<const bool>(valid), n,
+                   oris_config(options), at<const double>(statistics), at<const int64_t>(counters));
 }
 
 // Field by field from keyword arguments: two dozen positional addresses would be unreadable.
@@ -159,6 +136,26 @@ void head_reduce(bool float64, const py::kwargs& k) {
   kernels().head_reduce(r, float64);
 }
 
+// oasis/names.def for Python: names by what they are of, and the options as (name, kind).
+py::dict names() {
+  py::dict all;
+  all["dtype"] = py::tuple(py::cast(Names<DType>::all()));
+  all["rule"] = py::tuple(py::cast(Names<Rule>::all()));
+  all["scale"] = py::tuple(py::cast(Names<Scale>::all()));
+  all["draw"] = py::tuple(py::cast(Names<Draw>::all()));
+  all["recursion"] = py::tuple(py::cast(Names<Recursion>::all()));
+#define OASIS_STRING(constant, name) #name,
+  all["statistic"] = py::tuple(py::cast(std::vector<std::string>{OASIS_STATISTICS(OASIS_STRING)}));
+  all["counter"] = py::tuple(py::cast(std::vector<std::string>{OASIS_COUNTERS(OASIS_STRING)}));
+#undef OASIS_STRING
+  py::list options;
+#define OASIS_OPTION(type, name) options.append(py::make_tuple(#name, Packed<type>::kind));
+  OASIS_ORIS_OPTIONS(OASIS_OPTION)
+#undef OASIS_OPTION
+  all["option"] = py::tuple(options);
+  return all;
+}
+
 py::dict build_info() {
   py::dict info;
   info["version"] = OASIS_VERSION;
@@ -190,8 +187,7 @@ py::dict build_info() {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Compiled core of oasis. Takes raw addresses; call it through oasis.ops.";
   m.attr("MAX_EXACT") = kMaxExact;
-  m.attr("STATISTICS") = int(kStatistics);
-  m.attr("COUNTERS") = int(kCounters);
+  m.attr("NAMES") = oasis::names();
   m.def("gram", &oasis::gram);
   m.def("siren", &oasis::siren_at);
   m.def("mean_field_sum", &oasis::mean_field_sum);

@@ -12,20 +12,7 @@ void raise_if(const char* error) {
 cuda::Gram cuda_gram_of(const py::kwargs& k) {
   cuda::Gram g{};
   g.data = pointer<const void>(k, "data");
-  switch (dtype_of(field<std::string>(k, "dtype"))) {
-    case DType::float32:
-      g.type = cuda::Type::float32;
-      break;
-    case DType::float64:
-      g.type = cuda::Type::float64;
-      break;
-    case DType::bfloat16:
-      g.type = cuda::Type::bfloat16;
-      break;
-    case DType::float16:
-      g.type = cuda::Type::float16;
-      break;
-  }
+  g.type = named<DType>(field<std::string>(k, "dtype"));
   g.samples = field<int64_t>(k, "samples");
   g.columns = field<int64_t>(k, "columns");
   g.row_stride = field<int64_t>(k, "row_stride");
@@ -44,23 +31,7 @@ cuda::Siren cuda_siren_of(const py::kwargs& k) {
   s.floor = pointer<const double>(k, "floor");
   s.n = field<int64_t>(k, "n");
   s.capacity = field<int64_t>(k, "capacity");
-  switch (rule_of(field<std::string>(k, "method"))) {
-    case Rule::exact:
-      s.rule = cuda::Rule::exact;
-      break;
-    case Rule::mean_field:
-      s.rule = cuda::Rule::mean_field;
-      break;
-    case Rule::pairwise:
-      s.rule = cuda::Rule::pairwise;
-      break;
-    case Rule::residual:
-      s.rule = cuda::Rule::residual;
-      break;
-    case Rule::none:
-      s.rule = cuda::Rule::none;
-      break;
-  }
+  s.rule = named<Rule>(field<std::string>(k, "method"));
   s.ridge = field<double>(k, "ridge");
   s.adjusted = pointer<double>(k, "adjusted");
   s.order = pointer<int64_t>(k, "order");
@@ -76,11 +47,7 @@ cuda::Oris cuda_oris_of(const py::kwargs& k) {
   o.adjusted = pointer<const double>(k, "adjusted");
   o.valid = pointer<const bool>(k, "valid");
   o.n = field<int64_t>(k, "n");
-  o.config = oris_config(field<double>(k, "ratio"), field<double>(k, "beta"),
-                         field<std::string>(k, "scale"), field<std::string>(k, "draw"),
-                         field<int64_t>(k, "warmup"), field<std::string>(k, "recursion"),
-                         field<double>(k, "gain"), field<double>(k, "slack"),
-                         field<double>(k, "temperature"));
+  o.config = oris_config(field<std::vector<double>>(k, "options"));
   o.statistics = pointer<double>(k, "statistics");
   o.counters = pointer<int64_t>(k, "counters");
   o.relative = pointer<double>(k, "relative");

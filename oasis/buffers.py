@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from oasis import _core
+from oasis.names import Counter, Statistic
 
 CPU = torch.device("cpu")
 
@@ -66,8 +66,8 @@ def written_buffer(name: str, tensor: Tensor, dtypes, shape, device) -> Tensor:
 def state_buffers(statistics: Tensor, counters: Tensor, device) -> tuple[Tensor, Tensor]:
     """The two state buffers of a Selector, as ORIS advances them."""
     return (
-        written_buffer("statistics", statistics, torch.float64, (_core.STATISTICS,), device),
-        written_buffer("counters", counters, torch.int64, (_core.COUNTERS,), device),
+        written_buffer("statistics", statistics, torch.float64, (len(Statistic),), device),
+        written_buffer("counters", counters, torch.int64, (len(Counter),), device),
     )
 
 

@@ -17,7 +17,6 @@ from oasis.buffers import oris_inputs, siren_inputs, state_buffers
 
 BUILT = _core.build_info()["cuda"]
 MAX_EXACT = _core.MAX_EXACT
-RULES = ("exact", "mean_field", "pairwise", "residual", "none")  # of SIREN, that have a kernel
 # Limits of one block: samples that go from Gram matrix to mask in one launch, and of any rule.
 ONE_LAUNCH = _core.CUDA_ONE_LAUNCH if BUILT else 0
 MAX_SAMPLES = _core.CUDA_MAX_SAMPLES if BUILT else 0
@@ -121,8 +120,6 @@ def _oris_arguments(informativeness, adjusted, valid, statistics, counters, opti
     like = informativeness
     results = torch.empty_like(like), torch.empty_like(like)
     results += (torch.empty_like(like, dtype=torch.bool),)
-    names = ("ratio", "beta", "scale", "draw", "warmup", "recursion")
-    names += ("gain", "slack", "temperature")
     arguments = {
         "informativeness": informativeness.data_ptr(),
         "adjusted": adjusted.data_ptr(),
@@ -131,7 +128,7 @@ def _oris_arguments(informativeness, adjusted, valid, statistics, counters, opti
         "device": informativeness.device.index or 0,
         "statistics": statistics.data_ptr(),
         "counters": counters.data_ptr(),
-        **dict(zip(names, options, strict=True)),
+        "options": options,
         **{
             name: result.data_ptr()
             for name, result in zip(("relative", "probability", "mask"), results, strict=True)
@@ -140,7 +137,7 @@ def _oris_arguments(informativeness, adjusted, valid, statistics, counters, opti
     return arguments, results
 
 
-def oris_(informativeness, adjusted, valid, statistics, counters, *options):
+def oris_(informativeness, adjusted, valid, statistics, counters, options):
     """Relative informativeness [N], probability [N], mask [N]; advances the state in place."""
     device = informativeness.device
     inputs = oris_inputs(informativeness, adjusted, valid, device)
@@ -151,7 +148,7 @@ def oris_(informativeness, adjusted, valid, statistics, counters, *options):
     return results
 
 
-def siren_oris_(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
+def siren_oris_(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
     """Both steps; up to ONE_LAUNCH samples by one kernel, where shared memory allows."""
     scores, device = informativeness, gram.device
     gram, valid, floor, informativeness = siren_inputs(gram, valid, floor, scores, device)
@@ -166,4 +163,4 @@ def siren_oris_(gram, informativeness, valid, floor, method, ridge, statistics, 
             if _launch(_core.cuda_select, first | second, stream):
                 return adjusted, order, *results
     adjusted, order = siren(gram, valid, floor, method, ridge)
-    return adjusted, order, *oris_(informativeness, adjusted, valid, statistics, counters, *options)
+    return adjusted, order, *oris_(informativeness, adjusted, valid, statistics, counters, options)

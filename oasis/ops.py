@@ -170,7 +170,7 @@ def _siren_cuda(
 ):
     plain = informativeness is None  # other measures are ablations: not worth kernels
     fits = method == "exact" or gram.shape[0] <= cuda.MAX_SAMPLES
-    if cuda.BUILT and method in cuda.RULES and fits and plain:
+    if cuda.BUILT and fits and plain:
         return cuda.siren(gram, valid, floor, method, ridge)
     scores = None if plain else informativeness.cpu()
     results = _siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge, scores)
@@ -180,18 +180,14 @@ def _siren_cuda(
 # --- oris_ ------------------------------------------------------------------------------------
 
 
-_OPTIONS = (
-    "float ratio, float beta, str scale, str draw, int warmup, str recursion, float gain, "
-    "float slack, float temperature"
-)
 _define(
     "oris_(Tensor informativeness, Tensor adjusted, Tensor valid, Tensor(a!) statistics, "
-    f"Tensor(b!) counters, {_OPTIONS}) -> (Tensor, Tensor, Tensor)"
+    "Tensor(b!) counters, float[] options) -> (Tensor, Tensor, Tensor)"
 )
 
 
 @implement("oris_", "CPU")
-def _oris_(informativeness, adjusted, valid, statistics, counters, *options):
+def _oris_(informativeness, adjusted, valid, statistics, counters, options):
     """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
     inputs = oris_inputs(informativeness, adjusted, valid, CPU)
     statistics, counters = state_buffers(statistics, counters, CPU)
@@ -203,7 +199,7 @@ def _oris_(informativeness, adjusted, valid, statistics, counters, *options):
         n,
         statistics.data_ptr(),
         counters.data_ptr(),
-        *options,
+        options,
         relative.data_ptr(),
         probability.data_ptr(),
         mask.data_ptr(),
@@ -212,17 +208,17 @@ def _oris_(informativeness, adjusted, valid, statistics, counters, *options):
 
 
 @_fake("oris_")
-def _(informativeness, adjusted, valid, statistics, counters, *options):
+def _(informativeness, adjusted, valid, statistics, counters, options):
     like = informativeness
     return torch.empty_like(like), torch.empty_like(like), torch.empty_like(like, dtype=torch.bool)
 
 
 @implement("oris_", "CUDA")
-def _oris_cuda(informativeness, adjusted, valid, statistics, counters, *options):
+def _oris_cuda(informativeness, adjusted, valid, statistics, counters, options):
     if cuda.BUILT:
-        return cuda.oris_(informativeness, adjusted, valid, statistics, counters, *options)
+        return cuda.oris_(informativeness, adjusted, valid, statistics, counters, options)
     state = [t.cpu() for t in state_buffers(statistics, counters, informativeness.device)]
-    results = _oris_(informativeness.cpu(), adjusted.cpu(), valid.cpu(), *state, *options)
+    results = _oris_(informativeness.cpu(), adjusted.cpu(), valid.cpu(), *state, options)
     statistics.copy_(state[0])
     counters.copy_(state[1])
     return tuple(r.to(informativeness.device) for r in results)
@@ -233,22 +229,25 @@ def _oris_cuda(informativeness, adjusted, valid, statistics, counters, *options)
 
 _define(
     "oris_stop(Tensor informativeness, Tensor valid, Tensor statistics, Tensor counters, "
-    f"{_OPTIONS}) -> Tensor"
+    "float[] options) -> Tensor"
 )
 
 
 @implement("oris_stop", "CPU", "CUDA")  # of one preset: not worth a kernel
 def _(*arguments) -> Tensor:
     """The score at which z of this batch is the threshold; the state is only read."""
-    tensors, options = arguments[:4], arguments[4:]
-    scores, *others = [t.cpu().contiguous() for t in tensors]
-    valid, *state = [t.data_ptr() for t in others]
-    stop = _core.oris_stop(scores.data_ptr(), valid, len(scores), *state, *options)
-    return torch.full((), stop, dtype=torch.float64, device=tensors[0].device)
+    scores, valid, statistics, counters = (t.cpu() for t in arguments[:4])
+    scores, _, valid = oris_inputs(scores, scores, valid, CPU)
+    state = state_buffers(statistics, counters, CPU)
+    addresses = (t.data_ptr() for t in state)
+    stop = _core.oris_stop(
+        scores.data_ptr(), valid.data_ptr(), len(scores), *addresses, arguments[4]
+    )
+    return torch.full((), stop, dtype=torch.float64, device=arguments[0].device)
 
 
 @_fake("oris_stop")
-def _(informativeness, valid, statistics, counters, *options):
+def _(informativeness, valid, statistics, counters, options):
     return informativeness.new_empty((), dtype=torch.float64)
 
 
@@ -257,35 +256,33 @@ def _(informativeness, valid, statistics, counters, *options):
 
 _define(
     "siren_oris_(Tensor gram, Tensor informativeness, Tensor valid, Tensor floor, str method, "
-    f"float ridge, Tensor(a!) statistics, Tensor(b!) counters, {_OPTIONS}) "
+    "float ridge, Tensor(a!) statistics, Tensor(b!) counters, float[] options) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
 @implement("siren_oris_", "CPU")
-def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
+def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
     """From Gram matrix to mask: adjusted and order as `siren`, then what `oris_` returns."""
     adjusted, order = _siren(gram, valid, floor, method, ridge)
-    results = _oris_(informativeness, adjusted, valid, statistics, counters, *options)
+    results = _oris_(informativeness, adjusted, valid, statistics, counters, options)
     return adjusted, order, *results
 
 
 @_fake("siren_oris_")
-def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
+def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
     n = gram.shape[0]
     types = (torch.float64, torch.int64, torch.float64, torch.float64, torch.bool)
     return tuple(gram.new_empty(n, dtype=dtype) for dtype in types)
 
 
 @implement("siren_oris_", "CUDA")
-def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, *options):
+def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
     state = statistics, counters
-    if cuda.BUILT and method in cuda.RULES and gram.shape[0] <= cuda.ONE_LAUNCH:
-        return cuda.siren_oris_(
-            gram, informativeness, valid, floor, method, ridge, *state, *options
-        )
+    if cuda.BUILT and gram.shape[0] <= cuda.ONE_LAUNCH:
+        return cuda.siren_oris_(gram, informativeness, valid, floor, method, ridge, *state, options)
     adjusted, order = _siren_cuda(gram, valid, floor, method, ridge)
-    return adjusted, order, *_oris_cuda(informativeness, adjusted, valid, *state, *options)
+    return adjusted, order, *_oris_cuda(informativeness, adjusted, valid, *state, options)
 
 
 # --- head_gram --------------------------------------------------------------------------------

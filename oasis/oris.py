@@ -10,10 +10,7 @@ from statistics import NormalDist
 import torch
 
 from oasis.checks import check_count, check_number
-
-SCALES = ("sample", "batch", "raw", "within")
-DRAWS = ("bernoulli", "shared", "systematic", "top")
-RECURSIONS = ("equations", "released")
+from oasis.names import OPTIONS, check_name, pack
 
 
 def check_ratio(ratio: float) -> float:
@@ -100,13 +97,8 @@ class Preset:
     temperature: float
 
     def __post_init__(self):
-        if self.scale not in SCALES:
-            raise ValueError(f"scale: got {self.scale!r}, expected one of {', '.join(SCALES)}")
-        if self.draw not in DRAWS:
-            raise ValueError(f"draw: got {self.draw!r}, expected one of {', '.join(DRAWS)}")
-        if self.recursion not in RECURSIONS:
-            expected = " or ".join(RECURSIONS)
-            raise ValueError(f"recursion: got {self.recursion!r}, expected {expected}")
+        for name in ("scale", "draw", "recursion"):
+            check_name(name, getattr(self, name))
         check_number("beta", self.beta, 5e-324, 1, "a number in (0, 1]")
         check_count("warmup", self.warmup)
         check_temperature(self.temperature)
@@ -126,11 +118,10 @@ class Preset:
             return NormalDist().inv_cdf(1 - ratio)
         return threshold(ratio, self.temperature)
 
-    def options(self, ratio: float) -> tuple:
-        """What the operators `oris_` and `siren_oris_` take after the state, in their order."""
-        return (
-            *(ratio, self.beta, self.scale, self.draw, self.warmup, self.recursion),
-            *(self.gain, self.slack, self.temperature),
+    def options(self, ratio: float) -> list[float]:
+        """What the operators of ORIS take after the state (`oasis.names.pack`)."""
+        return pack(
+            ratio=ratio, **{name: getattr(self, name) for name in OPTIONS if name != "ratio"}
         )
 
 

@@ -288,7 +288,7 @@ class Selector(nn.Module):
             p.ridge,
             self.statistics,
             self.counters,
-            *p.options(self.ratio),
+            p.options(self.ratio),
         )
         return Selection(
             mask=mask,
@@ -308,7 +308,7 @@ class Selector(nn.Module):
         if not self.preset.stop:
             return torch.full_like(self.threshold, -torch.inf)
         state = self.statistics, self.counters
-        return ops.oris_stop(scores, usable, *state, *self.preset.options(self.ratio))
+        return ops.oris_stop(scores, usable, *state, self.preset.options(self.ratio))
 
 
 def check_scores(scores: Tensor, gram: Tensor) -> Tensor:

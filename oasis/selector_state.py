@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from enum import IntEnum
 
 import torch
 from torch import Tensor
 
-from oasis import _core
 from oasis.buffers import check_buffer
-
-# Positions in the buffers, as csrc/include/oasis/oris.h has them.
-Statistic = IntEnum("Statistic", "mean variance within threshold", start=0)
-Counter = IntEnum("Counter", "batches candidates selected skipped seed offset", start=0)
-assert (len(Statistic), len(Counter)) == (_core.STATISTICS, _core.COUNTERS)
+from oasis.names import Counter, Statistic
 
 ENTRIES = ("statistics", "counters", "_extra_state")
 

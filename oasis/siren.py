@@ -9,8 +9,8 @@ from torch import Tensor
 
 from oasis import _core, ops
 from oasis.checks import check_number
+from oasis.names import check_name
 
-METHODS = ("exact", "mean_field", "pairwise", "residual", "none", "auto")
 MAX_EXACT = _core.MAX_EXACT
 _SLACK = 0.01  # what a Gram matrix in low precision may miss Cauchy-Schwarz and symmetry by
 AUTO_EXACT = 20  # "auto" is exact up to here: 1 ms; every further sample doubles it
@@ -63,8 +63,7 @@ def check_valid(valid: Tensor, n: int) -> None:
 
 def check_rule(method: str, ridge: float, n: int, name: str = "method") -> str:
     """The rule that `method` (the caller's argument `name`) means for n samples."""
-    if method not in METHODS:
-        raise ValueError(f"{name}: got {method!r}, expected one of {', '.join(METHODS)}")
+    check_name("rule", method, name, more=("auto",))
     check_number("ridge", ridge, 0, float("inf"), "a finite number >= 0")
     if method == "auto":
         return "exact" if n <= AUTO_EXACT else "mean_field"

@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from oasis.names import pack
+
 settings.register_profile("oasis", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("oasis")
 
@@ -75,3 +77,22 @@ def head_arguments(case, dtype=torch.float64) -> dict:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(20240607)
+
+
+# Options of one ORIS step, each different from what a forgotten one would be.
+ORIS_CHOICES = {
+    "ratio": 0.25,
+    "beta": 0.9,
+    "scale": "within",
+    "draw": "bernoulli",
+    "warmup": 1,
+    "recursion": "equations",
+    "gain": 0.1,
+    "slack": 0.01,
+    "temperature": 0.5,
+}
+
+
+def oris_options(**changed) -> list[float]:
+    """They, or others in their place, as the operators take them."""
+    return pack(**ORIS_CHOICES | changed)

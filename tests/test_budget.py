@@ -12,15 +12,14 @@ from conftest import assert_relative
 import oasis
 from bench import budget as bench
 from oasis import ops, reference
-
-DRAWS = ["bernoulli", "shared", "systematic", "top"]
+from oasis.names import DRAWS
 
 
 def step(selector, raw, valid=None):
     """(relative, probability, mask) of one batch of scores."""
     valid = torch.ones(len(raw), dtype=torch.bool) if valid is None else valid
     options = selector.preset.options(selector.ratio)
-    return ops.oris_(raw, raw, valid, selector.statistics, selector.counters, *options)
+    return ops.oris_(raw, raw, valid, selector.statistics, selector.counters, options)
 
 
 def check_band(selected, ratio, early=200):

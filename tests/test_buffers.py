@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
 import torch
+from conftest import oris_options
 from hypothesis import given
 from hypothesis import strategies as st
 from test_ops import head_arguments
@@ -15,11 +17,12 @@ from test_vocabulary import parts
 import oasis
 from oasis import cuda, ops
 from oasis.gram.operators import head_merge_blocks
+from oasis.names import OPTIONS as NAMES
 
 OPERATORS = torch.ops.oasis
 N = 5
 FLOOR = torch.tensor(-torch.inf, dtype=torch.float64)
-OPTIONS = (0.25, 0.9, "within", "bernoulli", 1, "equations", 0.1, 0.01, 0.5)
+OPTIONS = oris_options()
 
 
 def state():
@@ -42,12 +45,12 @@ def siren(b, method="exact"):
 
 def oris(b, options=OPTIONS):
     first = (b[k] for k in ("informativeness", "adjusted", "valid", "statistics", "counters"))
-    return OPERATORS.oris_(*first, *options)
+    return OPERATORS.oris_(*first, options)
 
 
 def siren_oris(b, method="exact", options=OPTIONS):
     first = (b[k] for k in ("gram", "informativeness", "valid", "floor"))
-    return OPERATORS.siren_oris_(*first, method, 0.0, b["statistics"], b["counters"], *options)
+    return OPERATORS.siren_oris_(*first, method, 0.0, b["statistics"], b["counters"], options)
 
 
 READ = {
@@ -124,14 +127,32 @@ def test_another_device_is_refused(operator):
         )
 
 
+def numbered(name, value):
+    """The options with another number at a name's place, whatever it means."""
+    options = list(OPTIONS)
+    options[list(NAMES).index(name)] = float(value)
+    return options
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda b: siren(b, "exakt"), "method: got 'exakt', expected one of exact, mean_field"),
         (lambda b: siren_oris(b, "auto"), "method: got 'auto'"),
-        (lambda b: oris(b, (*OPTIONS[:2], "typo", *OPTIONS[3:])), "scale: got 'typo', .* within"),
-        (lambda b: oris(b, (*OPTIONS[:3], "", *OPTIONS[4:])), "draw: got '', .* bernoulli"),
-        (lambda b: siren_oris(b, options=(*OPTIONS[:3], "Top", *OPTIONS[4:])), "draw: got 'Top'"),
+        (lambda b: oris(b, oris_options(scale="typo")), "scale: got 'typo', .* within"),
+        (lambda b: oris(b, oris_options(draw="")), "draw: got '', .* bernoulli"),
+        (
+            lambda b: oris(b, numbered("scale", 4)),
+            "scale: got 4.*, expected one of sample,",
+        ),
+        (lambda b: oris(b, numbered("draw", -1)), "draw: got -1.*, expected one of bernoulli"),
+        (
+            lambda b: siren_oris(b, options=numbered("draw", 0.5)),
+            "draw: got 0.5",
+        ),
+        (lambda b: oris(b, numbered("recursion", math.nan)), "recursion: got nan, expected one of"),
+        (lambda b: oris(b, numbered("warmup", 1e300)), "warmup: got 1.*, expected an integer"),
+        (lambda b: oris(b, OPTIONS[:-1]), "options: got 8 numbers, expected 9"),
     ],
 )
 def test_unknown_names_raise_and_change_no_state(call, words):
@@ -156,7 +177,7 @@ def test_a_device_without_kernels_takes_the_same_buffers():
     first = [buffers[k] for k in ("informativeness", "adjusted", "valid")]
     expanded = torch.zeros(1, dtype=torch.float64).expand(4)
     with pytest.raises(ValueError, match="^statistics: got strides"):
-        ops._oris_cuda(*first, expanded, buffers["counters"], *OPTIONS)
+        ops._oris_cuda(*first, expanded, buffers["counters"], OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["gram", "valid", "floor", "informativeness", *WRITTEN])
@@ -171,7 +192,7 @@ def test_the_cuda_launchers_see_checked_buffers_alone(name, one_launch, monkeypa
     buffers[name] = FAULTS["short"](buffers[name])
     first = [buffers[k] for k in ("gram", "informativeness", "valid", "floor")]
     with pytest.raises(ValueError, match=f"^{name}: got shape"):
-        cuda.siren_oris_(*first, "exact", 0.0, buffers["statistics"], buffers["counters"], *OPTIONS)
+        cuda.siren_oris_(*first, "exact", 0.0, buffers["statistics"], buffers["counters"], OPTIONS)
 
 
 @pytest.mark.parametrize(

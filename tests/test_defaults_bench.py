@@ -129,10 +129,10 @@ def test_the_tables_of_readings(monkeypatch):
         (r["draw"], r["temperature"], r["ratio"], r["threshold"]): r
         for r in readings.draws(recording)
     }
-    spread = {d: counted[d, 1.0, 0.25, "fixed"]["count_sd"] for d in oasis.oris.DRAWS}
+    spread = {d: counted[d, 1.0, 0.25, "fixed"]["count_sd"] for d in oasis.names.DRAWS}
     assert spread["top"] == spread["systematic"] < spread["bernoulli"] < spread["shared"]
     # Only `top` takes the most informative whatever the temperature; the others when cold.
-    best = {(d, t): counted[d, t, 0.25, "steered"]["captured"] for d in oasis.oris.DRAWS
+    best = {(d, t): counted[d, t, 0.25, "steered"]["captured"] for d in oasis.names.DRAWS
             for t in readings.TEMPERATURES}  # fmt: skip
     assert best["top", 1.0] > 0.95 > 0.8 > best["bernoulli", 1.0]
     assert best["bernoulli", 1.0] < best["bernoulli", 0.5] < best["bernoulli", 0.25]

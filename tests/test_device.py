@@ -10,7 +10,7 @@ import os
 
 import pytest
 import torch
-from conftest import assert_relative, cosine_scaled, float64, head_arguments, vectors
+from conftest import assert_relative, cosine_scaled, float64, head_arguments, oris_options, vectors
 
 import oasis
 from oasis import reference
@@ -19,7 +19,7 @@ DEVICE = torch.device(os.environ.get("OASIS_TEST_DEVICE") or "cuda")
 GPU = DEVICE.type == "cuda"
 LOW = (torch.bfloat16, torch.float16)
 # Of oris_, after the state.
-OPTIONS = (0.25, 0.9, "within", "bernoulli", 1, "equations", 0.1, 0.0045, 0.5)
+OPTIONS = oris_options(slack=0.0045)
 
 
 def gram_of(n: int, seed: int = 0) -> torch.Tensor:
@@ -210,7 +210,7 @@ def test_a_side_stream_is_honoured(generator):
         adjusted, _ = torch.ops.oasis.siren(gram, valid, floor, "exact", 0.0)
         scores = gram.diagonal().clone()
         state = selector.statistics, selector.counters
-        return gram, adjusted, *torch.ops.oasis.oris_(scores, adjusted, valid, *state, *OPTIONS)
+        return gram, adjusted, *torch.ops.oasis.oris_(scores, adjusted, valid, *state, OPTIONS)
 
     gram, adjusted, _, _, mask = on_side_stream(work)
     want = oasis.grad_gram(grads)
@@ -234,7 +234,7 @@ def test_siren_and_oris_in_a_graph(n, method):
         adjusted, order = torch.ops.oasis.siren(gram, valid, floor, method, 0.0)
         state = selector.statistics, selector.counters
         scores = gram.diagonal().clone()
-        return adjusted, order, *torch.ops.oasis.oris_(scores, adjusted, valid, *state, *OPTIONS)
+        return adjusted, order, *torch.ops.oasis.oris_(scores, adjusted, valid, *state, OPTIONS)
 
     start = selector.statistics.clone(), selector.counters.clone()
     replay, (adjusted, order, _, probability, mask) = captured(step)
@@ -247,7 +247,7 @@ def test_siren_and_oris_in_a_graph(n, method):
         want = oasis.siren(new, method=method)
         state = other.statistics, other.counters
         wanted = torch.ops.oasis.oris_(
-            new.diagonal().clone(), want.adjusted, valid.cpu(), *state, *OPTIONS
+            new.diagonal().clone(), want.adjusted, valid.cpu(), *state, OPTIONS
         )
         top = float(new.diagonal().max())
         assert order.tolist() == want.order.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from conftest import oris_options
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
@@ -25,10 +26,10 @@ def double(g, *shape):
 def oris_arguments(g, draw="bernoulli"):
     selector = oasis.Selector(seed=3)
     valid = torch.tensor([True, True, False, True, True])
-    options = (0.25, 0.9, "within", draw, 1, "equations", 0.1, 0.01, 0.5)
+    options = oris_options(draw=draw)
     return (
         *(double(g, 5), double(g, 5), valid, selector.statistics.clone()),
-        *(selector.counters.clone(), *options),
+        *(selector.counters.clone(), options),
     )
 
 
@@ -120,12 +121,12 @@ def test_fakes_never_reach_the_core():
         adjusted, order = torch.ops.oasis.siren(gram, valid, floor, "residual", 0.0)
         assert adjusted.shape == order.shape == (7,) and order.dtype == torch.int64
         state = torch.zeros(4, dtype=torch.float64), torch.zeros(6, dtype=torch.int64)
-        options = (0.25, 0.9, "within", "bernoulli", 1, "equations", 0.1, 0.01, 0.5)
+        options = oris_options()
         relative, probability, mask = torch.ops.oasis.oris_(
-            adjusted, adjusted, valid, *state, *options
+            adjusted, adjusted, valid, *state, options
         )
         assert relative.dtype == probability.dtype == torch.float64 and mask.dtype == torch.bool
-        stop = torch.ops.oasis.oris_stop(adjusted, valid, *state, *options)
+        stop = torch.ops.oasis.oris_stop(adjusted, valid, *state, options)
         assert stop.shape == () and stop.dtype == torch.float64
 
 
@@ -152,6 +153,6 @@ def test_siren_oris(method, n, generator):
     floor = torch.tensor(-torch.inf, dtype=torch.float64)
     selector = oasis.Selector(seed=3)
     state = selector.statistics.clone(), selector.counters.clone()
-    options = (0.25, 0.9, "within", "bernoulli", 1, "equations", 0.1, 0.01, 0.5)
-    arguments = (gram, gram.diagonal().clone(), valid, floor, method, 0.0, *state, *options)
+    options = oris_options()
+    arguments = (gram, gram.diagonal().clone(), valid, floor, method, 0.0, *state, options)
     opcheck(torch.ops.oasis.siren_oris_.default, arguments, test_utils=TESTS)

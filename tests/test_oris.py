@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 
 import oasis
 from oasis import reference
-
-SCALES = ["sample", "batch", "raw", "within"]
-DRAWS = ["bernoulli", "shared", "systematic", "top"]
-RECURSIONS = ["equations", "released"]
+from oasis.names import DRAWS, RECURSIONS, SCALES, pack
 
 
 class Stream:
@@ -45,8 +42,7 @@ class Stream:
             valid,
             self.statistics,
             self.counters,
-            ratio=self.ratio,
-            **options,
+            pack(ratio=self.ratio, **options),
         )
 
 

@@ -167,11 +167,11 @@ def test_the_stop_does_not_touch_the_state(generator):
     raw, valid = torch.rand(5, generator=generator).double(), torch.ones(5).bool()
     before = selector.statistics.clone(), selector.counters.clone()
     state = selector.statistics, selector.counters
-    stop = ops.oris_stop(raw, valid, *state, *selector.preset.options(0.25))
+    stop = ops.oris_stop(raw, valid, *state, selector.preset.options(0.25))
     assert_relative(stop, raw.mean() + QUANTILE * raw.std(), 1e-12)
     assert torch.equal(selector.statistics, before[0]) and torch.equal(selector.counters, before[1])
     nothing = torch.zeros(5).bool()
-    assert ops.oris_stop(raw, nothing, *state, *selector.preset.options(0.25)) == -math.inf
+    assert ops.oris_stop(raw, nothing, *state, selector.preset.options(0.25)) == -math.inf
 
 
 @pytest.mark.parametrize("name", ["current", "recursion"])

@@ -6,17 +6,18 @@ import near_opposite
 import pytest
 import torch
 from conftest import assert_relative, float64
-from test_siren import METHODS, random_gram
+from test_siren import random_gram
 
 import oasis
 from oasis import reference
+from oasis.names import RULES
 
 # Of the Gram matrix, as powers of 4: to where its diagonal is the largest or the smallest that
 # float64 holds with all its digits.
 EXPONENTS = [-504, -300, -256, 256, 300, 508]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("exponent", EXPONENTS)
 @pytest.mark.parametrize("ridge", [0.0, 1.0])
 def test_scores_scale_with_the_gradients_wherever_their_squares_are_finite(
@@ -32,7 +33,7 @@ def test_scores_scale_with_the_gradients_wherever_their_squares_are_finite(
         assert not torch.equal(want.adjusted, gram.diagonal()) or method == "none"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("exponent", EXPONENTS)
 def test_the_reference_scales_too(method, exponent, generator):
     gram = random_gram(7, 12, generator, clusters=2)

@@ -3,10 +3,9 @@
 #pragma once
 #include <cstdint>
 
-namespace oasis {
+#include "oasis/names.h"
 
-enum class DType { float32, float64, bfloat16, float16 };
-enum class Rule { exact, mean_field, pairwise, residual, none };
+namespace oasis {
 
 constexpr int kMaxDims = 8;
 constexpr int kMaxExact = 30;  // subsets need 8 bytes x 2^(N-2): 2 GiB at 30

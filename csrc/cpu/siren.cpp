@@ -238,6 +238,10 @@ int64_t residual(const double* gram, const double* score, int64_t n, double ridg
   return picks;
 }
 
+int64_t none(const double* score, int64_t n, double floor, double* adjusted, int64_t* order) {
+  return greedy(score, n, floor, adjusted, order, [](int64_t, int64_t, const bool*) {});
+}
+
 int64_t scaled(double* gram, double* score, int64_t n, Rule rule, double ridge, double floor,
                double* adjusted, int64_t* order) {
   switch (rule) {
@@ -247,9 +251,12 @@ int64_t scaled(double* gram, double* score, int64_t n, Rule rule, double ridge, 
       return mean_field(gram, score, n, floor, adjusted, order);
     case Rule::pairwise:
       return pairwise(gram, score, n, floor, adjusted, order);
-    default:
+    case Rule::residual:
       return residual(gram, score, n, ridge, floor, adjusted, order);
+    case Rule::none:
+      break;
   }
+  return none(score, n, floor, adjusted, order);
 }
 
 }  // namespace
@@ -258,8 +265,7 @@ int64_t scaled(double* gram, double* score, int64_t n, Rule rule, double ridge, 
 // float64; units that are powers of two change no digit of the result.
 int64_t siren(double* gram, double* score, int64_t n, Rule rule, double ridge, double floor,
               double* adjusted, int64_t* order) {
-  if (rule == Rule::none)
-    return greedy(score, n, floor, adjusted, order, [](int64_t, int64_t, const bool*) {});
+  if (rule == Rule::none) return none(score, n, floor, adjusted, order);
   double largest = 0, top = 0;
   for (int64_t i = 0; i < n; ++i) {
     largest = gram[i * n + i] > largest ? gram[i * n + i] : largest;

@@ -13,8 +13,8 @@ struct Plan {
   size_t bytes;  // of the workspace
 };
 
-int64_t element_size(Type type) {
-  return type == Type::float64 ? 8 : type == Type::float32 ? 4 : 2;
+int64_t element_size(DType type) {
+  return type == DType::float64 ? 8 : type == DType::float32 ? 4 : 2;
 }
 
 const char* make_plan(const Gram& g, Plan* plan) {
@@ -100,11 +100,11 @@ const char* gram(const Gram& g, void* stream) {
   if (g.workspace_bytes < plan.bytes) return "gram: workspace too small";
   const auto queue = static_cast<cudaStream_t>(stream);
   switch (g.type) {
-    case Type::float32:
+    case DType::float32:
       return launch_tiles<Float32>(g, plan, queue);
-    case Type::float64:
+    case DType::float64:
       return launch_tiles<Float64>(g, plan, queue);
-    case Type::bfloat16:
+    case DType::bfloat16:
       return launch_tiles<Bfloat16>(g, plan, queue);
     default:
       return launch_tiles<Float16>(g, plan, queue);

@@ -11,9 +11,6 @@
 namespace oasis {
 namespace cuda {
 
-enum class Type : int { float32, float64, bfloat16, float16 };
-enum class Rule : int { exact, pairwise, residual, none, mean_field };
-
 constexpr int kMaxOneLaunch = 16;  // samples that `select` takes
 constexpr int kMaxExactSamples = 30;
 constexpr int64_t kMaxRuleSamples = 4096;
@@ -22,7 +19,7 @@ constexpr int64_t kMaxRuleSamples = 4096;
 // `gram` [samples, samples] is written, or added to.
 struct Gram {
   const void* data;
-  Type type;
+  DType type;
   int64_t samples, columns, row_stride;
   bool add;
   double* gram;

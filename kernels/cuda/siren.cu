@@ -21,7 +21,15 @@ const char* check(const Siren& s) {
   if (s.rule == Rule::exact && s.capacity > kMaxExactSamples)
     return "siren: more than 30 samples for the exact rule";
   if (s.rule != Rule::exact && s.n > kMaxRuleSamples) return "siren: more than 4096 samples";
-  return nullptr;
+  switch (s.rule) {  // the compiler asks for a rule that is in oasis/names.def and not here
+    case Rule::exact:
+    case Rule::mean_field:
+    case Rule::pairwise:
+    case Rule::residual:
+    case Rule::none:
+      return nullptr;
+  }
+  return "siren: no kernel for this rule";
 }
 
 // Bytes of shared memory that a layout takes.
@@ -63,8 +71,7 @@ ExactArguments exact_arguments(const Siren& s, int64_t capacity) {
 }
 
 RuleArguments rule_arguments(const Siren& s, double* factor) {
-  return {s.gram,  s.valid, s.floor,    int(s.n), static_cast<GreedyRule>(s.rule),
-          s.ridge, factor,  s.adjusted, s.order};
+  return {s.gram, s.valid, s.floor, int(s.n), s.rule, s.ridge, factor, s.adjusted, s.order};
 }
 
 MeanFieldArguments mean_field_arguments(const Siren& s, double* sums) {

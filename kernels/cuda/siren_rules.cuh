@@ -4,11 +4,11 @@
 #include <cmath>
 
 #include "common.cuh"
+#include "oasis/names.h"
 #include "oasis/numbers.h"
 
 namespace oasis {
 
-enum class GreedyRule : int { exact, pairwise, residual, none };
 constexpr int kRuleThreads = 256;
 
 struct RuleArguments {
@@ -16,7 +16,7 @@ struct RuleArguments {
   const bool* valid;
   const double* floor;
   int n;
-  GreedyRule rule;
+  Rule rule;
   double ridge;
   double* factor;  // [n, n] rows of the Cholesky factor in the order of the picks, or null: shared
   double* adjusted;
@@ -42,13 +42,13 @@ __device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   double* factor = s.factor ? s.factor : r.factor;
   double unit = 1, lambda = 0;  // unit: as on the CPU, sums and products stay inside float64
-  if (r.rule != GreedyRule::none) {
+  if (r.rule != Rule::none) {
     double top = 0;
     for (int i = 0; i < n; ++i)
       if (r.valid[i]) top = fmax(top, r.gram[int64_t(i) * (n + 1)]);
     unit = near_one(top);
   }
-  if (r.rule == GreedyRule::residual) {
+  if (r.rule == Rule::residual) {
     int count = 0;
     for (int i = 0; i < n; ++i)
       if (r.valid[i]) lambda += r.gram[int64_t(i) * (n + 1)] * unit, ++count;
@@ -75,13 +75,13 @@ __device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
     if (threadIdx.x == 0) r.order[m] = a;
     if (int(threadIdx.x) == a % threads) s.open[a] = false;
     const double square = r.gram[int64_t(a) * (n + 1)], score = square * unit;
-    if (r.rule == GreedyRule::pairwise) {
+    if (r.rule == Rule::pairwise) {
       for (int i = int(threadIdx.x); i < n; i += threads) {
         if (!s.open[i]) continue;
         s.adjusted[i] -=
             cosine(r.gram[int64_t(a) * n + i], r.gram[int64_t(i) * (n + 1)], square) * score;
       }
-    } else if (r.rule == GreedyRule::residual) {
+    } else if (r.rule == Rule::residual) {
       for (int u = int(threadIdx.x); u < m; u += threads) s.column[u] = factor[int64_t(u) * n + a];
       __syncthreads();  // the pivot's column is complete
       const double pivot = pick.value + lambda;

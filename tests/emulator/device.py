@@ -7,19 +7,18 @@ from pathlib import Path
 import torch
 from sanitized.program import ROOT, SANITIZERS, Program, build
 
+from oasis import names
+
 HERE = Path(__file__).resolve().parent
 KERNELS = ROOT / "kernels" / "cuda"
-INCLUDES = [HERE / "include", KERNELS, ROOT / "csrc" / "include"]
+INCLUDES = [HERE / "include", KERNELS, ROOT / "csrc" / "include", ROOT / "csrc"]
 LAUNCHERS = [KERNELS / "gram.cu", KERNELS / "siren.cu"]
 
 # The scheduler is part of the sanitized program for AddressSanitizer, and hidden from
 # ThreadSanitizer, which must see the kernels' accesses alone.
 SCHEDULER = {"address": SANITIZERS["address"], "thread": ["-DOASIS_TSAN"]}
-TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-RULES = {"exact": 0, "pairwise": 1, "residual": 2, "none": 3, "mean_field": 4}
-SCALES = {"sample": 0, "batch": 1, "raw": 2, "within": 3}
-DRAWS = {"bernoulli": 0, "shared": 1, "systematic": 2, "top": 3}
-RECURSIONS = {"equations": 0, "released": 1}
+TYPES = {getattr(torch, name): i for i, name in enumerate(names.DTYPES)}
+RULES = {name: i for i, name in enumerate(names.RULES)}
 ORDERS = {"forward": 0, "backward": 1, "shuffled": 2}
 
 
@@ -75,10 +74,9 @@ class Device(Program):
 
     def oris(self, raw, adjusted, valid, statistics, counters, **options):
         """(relative [N], probability [N], mask [N]); advances the state."""
-        integers, doubles = oris_options(**options)
         results = oris_results(raw.shape[0])
         buffers = [raw, adjusted, valid, statistics, counters, *results]
-        answer = self.call("oris", (raw.shape[0], *integers), (0.0, *doubles), buffers)
+        answer = self.call("oris", (raw.shape[0],), names.pack(**options), buffers)
         assert answer == "ok", answer
         return results
 
@@ -86,11 +84,11 @@ class Device(Program):
                ridge=0.0, **options):  # fmt: skip
         """(adjusted, order, relative, probability, mask), all by one launch."""
         n = gram.shape[0]
-        integers, doubles = oris_options(**options)
         results = oris_results(n)
         buffers = siren_buffers(gram, valid, floor)
         buffers += [raw, statistics, counters, *results]
-        answer = self.call("select", (n, n, RULES[method], *integers), (ridge, *doubles), buffers)
+        numbers = (ridge, *names.pack(**options))
+        answer = self.call("select", (n, n, RULES[method]), numbers, buffers)
         if answer != "ok":
             raise ValueError(answer)
         return (*buffers[3:5], *results)
@@ -113,11 +111,4 @@ def oris_results(n):
         torch.full((n,), torch.nan, dtype=torch.float64),
         torch.full((n,), torch.nan, dtype=torch.float64),
         torch.zeros(n, dtype=torch.bool),
-    )
-
-
-def oris_options(ratio, beta, scale, draw, warmup, recursion, gain, slack, temperature):
-    return (
-        (SCALES[scale], DRAWS[draw], warmup, RECURSIONS[recursion]),
-        (ratio, beta, gain, slack, temperature),
     )

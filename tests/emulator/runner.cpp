@@ -18,7 +18,7 @@ using serving::Request;
 const char* gram(const Request& r) {
   oasis::cuda::Gram g{};
   g.data = r.buffer<char>(0) + r.integers.at(5);
-  g.type = static_cast<oasis::cuda::Type>(r.integers.at(0));
+  g.type = static_cast<oasis::DType>(r.integers.at(0));
   g.samples = r.integers.at(1);
   g.columns = r.integers.at(2);
   g.row_stride = r.integers.at(3);
@@ -52,7 +52,7 @@ oasis::cuda::Siren siren_of(const Request& r) {
   oasis::cuda::Siren s{};
   s.n = r.integers.at(0);
   s.capacity = r.integers.at(1);
-  s.rule = static_cast<oasis::cuda::Rule>(r.integers.at(2));
+  s.rule = static_cast<oasis::Rule>(r.integers.at(2));
   s.ridge = r.doubles.at(0);
   s.gram = r.buffer<double>(0);
   s.valid = r.buffer<bool>(1);
@@ -62,7 +62,7 @@ oasis::cuda::Siren siren_of(const Request& r) {
   return s;
 }
 
-// The options from integer `i` on (serving::oris_config).
+// The options from double `i` on (serving::oris_config).
 // Buffers from `b` on: statistics, counters, relative, probability, mask.
 void options(const Request& r, size_t i, size_t b, oasis::cuda::Oris* o) {
   o->config = serving::oris_config(r, i);
@@ -87,7 +87,7 @@ const char* oris(const Request& r) {
   o.informativeness = r.buffer<double>(0);
   o.adjusted = r.buffer<double>(1);
   o.valid = r.buffer<bool>(2);
-  options(r, 1, 3, &o);
+  options(r, 0, 3, &o);
   return oasis::cuda::oris(o, nullptr);
 }
 
@@ -97,7 +97,7 @@ const char* select(const Request& r) {
   o.n = s.n;
   o.valid = s.valid;
   o.informativeness = r.buffer<double>(5);
-  options(r, 3, 6, &o);
+  options(r, 1, 6, &o);
   bool fits = false;
   if (const char* error = oasis::cuda::select(s, o, nullptr, &fits)) return error;
   return fits ? nullptr : "does not fit";

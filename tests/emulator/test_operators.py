@@ -16,8 +16,9 @@ from conftest import assert_relative, cosine_scaled
 
 import oasis
 from oasis import _core, cuda, doctor, ops, reference
+from oasis.names import Counter, Statistic
 
-from .device import DRAWS, RECURSIONS, RULES, SCALES, TYPES
+from .device import RULES, TYPES
 
 NAMES = {str(dtype).removeprefix("torch."): number for dtype, number in TYPES.items()}
 
@@ -69,30 +70,25 @@ class Launchers:
 
     def _oris(self, k):
         n = k["n"]
-        integers = (SCALES[k["scale"]], DRAWS[k["draw"]], k["warmup"])
-        integers += (RECURSIONS[k["recursion"]],)
-        doubles = [k[name] for name in ("ratio", "beta", "gain", "slack", "temperature")]
         sizes = {
-            "statistics": _core.STATISTICS * 8,
-            "counters": _core.COUNTERS * 8,
+            "statistics": len(Statistic) * 8,
+            "counters": len(Counter) * 8,
             "relative": n * 8,
             "probability": n * 8,
             "mask": n,
         }
-        return integers, doubles, [(k[name], size) for name, size in sizes.items()]
+        return [(k[name], size) for name, size in sizes.items()]
 
     def cuda_oris(self, *, stream, **k):
         n = k["n"]
-        integers, doubles, state = self._oris(k)
         inputs = [(k["informativeness"], n * 8), (k["adjusted"], n * 8), (k["valid"], n)]
-        self._run("oris", (n, *integers), (0.0, *doubles), inputs + state, stream)
+        self._run("oris", (n,), k["options"], inputs + self._oris(k), stream)
 
     def cuda_select(self, *, stream, **k):
-        first, buffers = self._siren(k)
-        integers, doubles, state = self._oris(k)
-        buffers = [*buffers, (k["informativeness"], k["n"] * 8), *state]
-        doubles = (k["ridge"], *doubles)
-        return self._run("select", (*first, *integers), doubles, buffers, stream) == "ok"
+        integers, buffers = self._siren(k)
+        buffers = [*buffers, (k["informativeness"], k["n"] * 8), *self._oris(k)]
+        numbers = (k["ridge"], *k["options"])
+        return self._run("select", integers, numbers, buffers, stream) == "ok"
 
 
 @pytest.fixture
@@ -175,8 +171,8 @@ def test_select_equals_the_cpu(launchers, device, shared, n, method, generator):
         gram, valid = grads @ grads.T, torch.rand(n, generator=generator) < 0.9
         floor = torch.tensor(-torch.inf, dtype=torch.float64)
         arguments = (gram, gram.diagonal(), valid, floor, method, 0.0)
-        want = ops.siren_oris_(*arguments, theirs.statistics, theirs.counters, *options)
-        got = cuda.siren_oris_(*arguments, ours.statistics, ours.counters, *options)
+        want = ops.siren_oris_(*arguments, theirs.statistics, theirs.counters, options)
+        got = cuda.siren_oris_(*arguments, ours.statistics, ours.counters, options)
         for g, w in zip(got, want, strict=True):
             if w.dtype == torch.float64:
                 assert_relative(g, w, 1e-9, floor=float(w.abs().max()) + 1e-9)

@@ -7,10 +7,9 @@ import torch
 from conftest import assert_relative, float64, vectors
 
 import oasis
-from oasis import ops
+from oasis import names, ops
+from oasis.names import DRAWS, SCALES
 
-SCALES = ["sample", "batch", "raw", "within"]
-DRAWS = ["bernoulli", "shared", "systematic", "top"]
 PLAIN = {
     "ratio": 0.25, "beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1,
     "recursion": "equations", "gain": 0.0, "slack": 0.0, "temperature": 1.0,
@@ -63,7 +62,7 @@ def test_a_stream_equals_the_cpu(device, scale, draw, warmup, recursion, generat
         if n == 3:
             valid[:] = False
         got = device.oris(raw, adjusted, valid, *ours, **options)
-        want = ops.oris_(raw, adjusted, valid, *theirs, *options.values())
+        want = ops.oris_(raw, adjusted, valid, *theirs, names.pack(**options))
         assert_same(got, want)
         assert_same(ours, theirs)
 

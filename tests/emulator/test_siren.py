@@ -10,8 +10,7 @@ from test_siren_range import EXPONENTS
 
 import oasis
 from oasis import reference
-
-METHODS = ["exact", "mean_field", "pairwise", "residual", "none"]
+from oasis.names import RULES
 
 
 def random_gram(n, p, generator, clusters=0):
@@ -34,7 +33,7 @@ def test_vectors(device, case, method):
     assert_relative(adjusted, case["adjusted" + suffix], 1e-10, floor=floor)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 10])
 @pytest.mark.parametrize("clusters", [0, 3])
 def test_against_the_reference(device, method, n, clusters, generator):
@@ -138,7 +137,7 @@ def test_mean_field_with_its_sums_in_the_workspace(device, generator):
     assert order[:9].tolist() == [keep[i] for i in want.order] and (order[9:] == -1).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("n", [9, 18])
 def test_invalid_samples_are_left_out(device, method, n, generator):
     gram = random_gram(n, 30, generator)
@@ -153,7 +152,7 @@ def test_invalid_samples_are_left_out(device, method, n, generator):
     assert order.tolist() == keep[picks].tolist() + [-1] * (n - len(keep))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("n", [1, 5, 17, 40])
 def test_nothing_valid(device, method, n):
     capacity = min(n, 20)
@@ -173,7 +172,7 @@ def test_few_valid_among_many(device, generator):
     assert order[:7].tolist() == keep[want.order].tolist() and (order[7:] == -1).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("n", [6, 18])
 def test_stops_at_the_floor(device, method, n, generator):
     gram = random_gram(n, 25, generator, clusters=2)
@@ -188,7 +187,7 @@ def test_stops_at_the_floor(device, method, n, generator):
     assert_relative(adjusted, want, 1e-10, floor=float(gram.diagonal().max()))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("n", [2, 3, 6, 17])
 def test_ties_and_duplicates(device, method, n):
     gram = torch.full((n, n), 30.859375, dtype=torch.float64)
@@ -200,7 +199,7 @@ def test_ties_and_duplicates(device, method, n):
         assert adjusted[1:].abs().max() <= bound * 30.859375
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("exponent", EXPONENTS)
 @pytest.mark.parametrize("n", [9, 17])
 def test_scores_scale_wherever_squared_norms_are_finite(device, method, exponent, n, generator):
@@ -242,7 +241,7 @@ def test_residual_of_nearly_opposite_gradients_counts_down_to_rounding(device, k
     assert_relative(adjusted[2], 0.0 if d2 > 1e-13 else d2 / 4, 1e-3, floor=d2)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 def test_zeros_and_opposites(device, method):
     grads = float64([[3.0, 0.0], [-3.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
     gram = grads @ grads.T
@@ -255,7 +254,7 @@ def test_zeros_and_opposites(device, method):
     assert (adjusted == 0).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("n", [13, 18])
 def test_same_bits_whatever_the_schedule(device, method, n, generator):
     gram = random_gram(n, 20, generator, clusters=3)

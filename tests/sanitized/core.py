@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 
 import torch
-from emulator.device import DRAWS, RECURSIONS, SCALES
 
 from oasis import _core
 from oasis.gram.backends.epilogue import FIELDS
+from oasis.names import Counter, Statistic
 
 from .program import ROOT, SANITIZERS, Program, build
 
@@ -82,13 +82,11 @@ class SanitizedCore:
         self._run(f"siren:{method}", (n,), (ridge, floor), buffers)
 
     def oris(self, informativeness, adjusted, valid, n, statistics, counters, *rest):
-        *options, relative, probability, mask = rest
-        ratio, beta, scale, draw, warmup, recursion, *others = options
-        integers = (n, SCALES[scale], DRAWS[draw], warmup, RECURSIONS[recursion])
+        options, relative, probability, mask = rest
         buffers = [(informativeness, n * 8), (adjusted, n * 8), (valid, n)]
-        buffers += [(statistics, _core.STATISTICS * 8), (counters, _core.COUNTERS * 8)]
+        buffers += [(statistics, len(Statistic) * 8), (counters, len(Counter) * 8)]
         buffers += [(relative, n * 8), (probability, n * 8), (mask, n)]
-        self._run("oris", integers, (0.0, ratio, beta, *others), buffers)
+        self._run("oris", (n,), options, buffers)
 
     def head_block(self, float64, *, tokens, columns, column_stride, first, scale, softcap,
                    label_count, label_first, distinct, **address):  # fmt: skip

@@ -35,8 +35,8 @@ using serving::Request;
 // Integers: wide, sizes, strides. Buffers: the samples, the Gram matrix.
 std::string gram(const std::string& dtype, const Request& r) {
   const auto sizes = r.integers.begin() + 1, strides = sizes + (r.integers.size() - 1) / 2;
-  const StridedSamples samples =
-      describe(r.buffer<void>(0), dtype_of(dtype), {sizes, strides}, {strides, r.integers.end()});
+  const StridedSamples samples = describe(r.buffer<void>(0), oasis::named<oasis::DType>(dtype),
+                                          {sizes, strides}, {strides, r.integers.end()});
   if (!kernels().gram(samples, r.integers.at(0), r.buffer<double>(1))) throw std::bad_alloc();
   return "";
 }
@@ -45,7 +45,7 @@ std::string gram(const std::string& dtype, const Request& r) {
 std::string siren(const std::string& rule, const Request& r) {
   SirenCall call{};
   call.n = r.integers.at(0);
-  call.rule = rule_of(rule);
+  call.rule = oasis::named<oasis::Rule>(rule);
   call.ridge = r.doubles.at(0);
   call.floor = r.doubles.at(1);
   call.gram = r.buffer<double>(0);
@@ -57,11 +57,11 @@ std::string siren(const std::string& rule, const Request& r) {
   return "";
 }
 
-// Integers: n, then options. Buffers: informativeness, adjusted, valid, statistics, counters,
+// Integer: n. Doubles: options. Buffers: informativeness, adjusted, valid, statistics, counters,
 // relative, probability, mask.
 std::string oris(const Request& r) {
   oasis::oris(r.buffer<double>(0), r.buffer<double>(1), r.buffer<bool>(2), r.integers.at(0),
-              serving::oris_config(r, 1), r.buffer<double>(3), r.buffer<int64_t>(4),
+              serving::oris_config(r, 0), r.buffer<double>(3), r.buffer<int64_t>(4),
               r.buffer<double>(5), r.buffer<double>(6), r.buffer<bool>(7));
   return "";
 }

@@ -5,6 +5,7 @@
 // buffers as they are afterwards. Every buffer is an allocation of exactly its size, so that
 // AddressSanitizer guards both ends.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/names.h"
 #include "oasis/oris.h"
 
 namespace serving {
@@ -36,20 +38,9 @@ inline std::vector<std::string> split(const std::string& list) {
   return items;
 }
 
-// Integers from `i` on: scale, draw, warmup, recursion; doubles from 1 on: ratio, beta, gain,
-// slack, temperature.
+// The doubles from `i` on are the packed options of an ORIS step.
 inline oasis::OrisConfig oris_config(const Request& r, size_t i) {
-  oasis::OrisConfig config{};
-  config.scale = static_cast<oasis::Scale>(r.integers.at(i));
-  config.draw = static_cast<oasis::Draw>(r.integers.at(i + 1));
-  config.warmup = r.integers.at(i + 2);
-  config.recursion = static_cast<oasis::Recursion>(r.integers.at(i + 3));
-  config.ratio = r.doubles.at(1);
-  config.beta = r.doubles.at(2);
-  config.gain = r.doubles.at(3);
-  config.slack = r.doubles.at(4);
-  config.temperature = r.doubles.at(5);
-  return config;
+  return oasis::oris_config({r.doubles.begin() + std::ptrdiff_t(i), r.doubles.end()});
 }
 
 // Answers every request by `serve(name, request)`, which says what went wrong or is empty.

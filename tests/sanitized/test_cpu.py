@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import assert_relative, cosine_scaled
+from conftest import assert_relative, cosine_scaled, oris_options
 from test_grad_gram import DTYPES, _layouts, assert_gram
 
 import oasis
@@ -15,7 +15,7 @@ from oasis import _core, ops
 from oasis.gram import problem as gram_problem
 from oasis.gram.backends import compiled
 from oasis.gram.regimes import instantiate, sketch
-from oasis.oris import DRAWS, SCALES
+from oasis.names import DRAWS, SCALES
 
 from .core import SanitizedCore, build_cpu
 from .program import Fault, Program
@@ -114,8 +114,8 @@ def test_no_number_leads_out_of_memory(sanitized, method, generator):
             assert len(set(picks)) == len(picks) and valid[order[order >= 0]].all()
             state[0].copy_(extra[:4])
             for draw in DRAWS:
-                options = ("within", draw, 1, "equations", 0.1, 0.01, 0.5)
-                mask = ops.oris_(scores, adjusted, valid, *state, 0.25, 0.9, *options)[2]
+                options = oris_options(draw=draw)
+                mask = ops.oris_(scores, adjusted, valid, *state, options)[2]
                 assert not (mask & ~valid).any()
 
 

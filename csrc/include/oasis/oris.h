@@ -6,30 +6,11 @@
 #include <cmath>
 #include <cstdint>
 
+#include "oasis/names.h"
 #include "oasis/numbers.h"
 #include "oasis/philox.h"
 
 namespace oasis {
-
-// Layout of the two state buffers of a Selector. Python reads them by these positions.
-enum Statistic { kMean, kVariance, kWithin, kThreshold, kStatistics };
-enum Counter { kBatches, kCandidates, kSelected, kSkipped, kSeed, kOffset, kCounters };
-
-enum class Scale { sample, batch, raw, within };
-enum class Draw { bernoulli, shared, systematic, top };
-enum class Recursion { equations, released };  // of the statistics: the paper's, the authors' code
-
-struct OrisConfig {
-  double ratio;  // target share of samples to select, (0, 1]
-  double beta;   // weight of the newest batch in the running statistics
-  Scale scale;   // what divides A - mean
-  Draw draw;
-  int64_t warmup;  // candidates, whose batches are normalised by their own statistics
-  Recursion recursion;
-  double gain;         // of the threshold steering; 0 = fixed threshold
-  double slack;        // share of the budget that may stay unspent; 0 = neither cap nor floor
-  double temperature;  // of the draw: how many deviations its sigmoid is wide
-};
 
 struct Moments {
   double mean, variance, within;
