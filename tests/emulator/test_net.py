@@ -8,7 +8,7 @@ import pytest
 import torch
 from sanitized.program import Fault
 
-from oasis.selector_state import Statistic
+from oasis.names import Statistic
 
 from .device import KERNELS, Device
 from .test_oris import PLAIN, state
