@@ -20,6 +20,7 @@ test: $(VENV)/.installed lint
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.cu %.cuh,$(SOURCES))
 
 bench: $(VENV)/.installed

@@ -11,26 +11,26 @@ from torch import Tensor
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def _got(value) -> str:
+def _got(value: object) -> str:
     plain = value is None or isinstance(value, (str, bool, int, float))
     return repr(value) if plain else type(value).__name__
 
 
-def check_number(name: str, value, low: float, high: float, expected: str) -> float:
+def check_number(name: str, value: object, low: float, high: float, expected: str) -> float:
     """`value` as a float in (low, high), closed where an end is finite; bool is not a number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: got {_got(value)}, expected {expected}")
-    if not low <= value <= high or abs(value) == float("inf"):
+    if value < low or not value <= high or abs(value) == float("inf"):
         raise ValueError(f"{name}: got {value!r}, expected {expected}")
     return float(value)
 
 
-def check_count(name: str, value, low: int = 0, bits: int = 63) -> int:
+def check_count(name: str, value: object, low: int = 0, bits: int = 63) -> int:
     """`value`, an integer in [low, 2^bits)."""
     expected = f"an integer in [{low}, 2^{bits})"
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name}: got {_got(value)}, expected {expected}")
-    if not low <= value < 1 << bits:
+    if value < low or not value < 1 << bits:
         raise ValueError(f"{name}: got {value!r}, expected {expected}")
     return int(value)
 
@@ -47,7 +47,11 @@ def check_float(name: str, tensor: Tensor) -> None:
 
 
 def check_buffer(
-    name: str, tensor: Tensor, dtypes: torch.dtype | Sequence[torch.dtype], shape, device
+    name: str,
+    tensor: Tensor,
+    dtypes: torch.dtype | Sequence[torch.dtype],
+    shape: Sequence[int] | None,
+    device: torch.device,
 ) -> Tensor:
     """`tensor`, or an error that names it; `shape` None is any.
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import oasis
-from oasis.names import Counter, Statistic
+from oasis.names import COUNTERS, STATISTICS
 from oasis.selection.state import ENTRIES
 
 MODES = [
@@ -50,19 +50,19 @@ def text(content: bytes):
 
 
 FAULTS = {
-    "mean inf": entry("statistics", Statistic.mean, math.inf),
-    "mean nan": entry("statistics", Statistic.mean, math.nan),
-    "mean negative": entry("statistics", Statistic.mean, -1.0),
-    "variance negative": entry("statistics", Statistic.variance, -1e-9),
-    "variance inf": entry("statistics", Statistic.variance, math.inf),
-    "within negative": entry("statistics", Statistic.within, -1.0),
-    "within nan": entry("statistics", Statistic.within, math.nan),
-    "threshold inf": entry("statistics", Statistic.threshold, math.inf),
-    "threshold minus inf": entry("statistics", Statistic.threshold, -math.inf),
-    "threshold nan": entry("statistics", Statistic.threshold, math.nan),
-    **{f"{c.name} negative": entry("counters", c, -1) for c in Counter},
-    "selected beyond candidates": entry("counters", Counter.selected, 41),
-    "batches beyond candidates": entry("counters", Counter.batches, 41),
+    "mean inf": entry("statistics", STATISTICS["mean"], math.inf),
+    "mean nan": entry("statistics", STATISTICS["mean"], math.nan),
+    "mean negative": entry("statistics", STATISTICS["mean"], -1.0),
+    "variance negative": entry("statistics", STATISTICS["variance"], -1e-9),
+    "variance inf": entry("statistics", STATISTICS["variance"], math.inf),
+    "within negative": entry("statistics", STATISTICS["within"], -1.0),
+    "within nan": entry("statistics", STATISTICS["within"], math.nan),
+    "threshold inf": entry("statistics", STATISTICS["threshold"], math.inf),
+    "threshold minus inf": entry("statistics", STATISTICS["threshold"], -math.inf),
+    "threshold nan": entry("statistics", STATISTICS["threshold"], math.nan),
+    **{f"{c} negative": entry("counters", at, -1) for c, at in COUNTERS.items()},
+    "selected beyond candidates": entry("counters", COUNTERS["selected"], 41),
+    "batches beyond candidates": entry("counters", COUNTERS["batches"], 41),
     "statistics float32": replaced("statistics", torch.Tensor.float),
     "statistics half": replaced("statistics", torch.Tensor.half),
     "statistics int64": replaced("statistics", torch.Tensor.long),
@@ -145,7 +145,7 @@ def test_ratio_one_keeps_its_threshold():
     state = used(ratio=1.0).state_dict()
     oasis.Selector(1.0).load_state_dict(state)
     with pytest.raises(ValueError, match="threshold 0.0, expected -inf"):
-        state["statistics"][Statistic.threshold] = 0.0
+        state["statistics"][STATISTICS["threshold"]] = 0.0
         oasis.Selector(1.0).load_state_dict(state)
 
 

@@ -9,7 +9,13 @@ from oasis.checks import check_buffer, check_count, check_float, check_number
 from oasis.gram.cost import METHODS
 
 
-def check_head_tensors(hidden, weight, labels, sample, bias) -> None:
+def check_head_tensors(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    bias: Tensor | None,
+) -> None:
     """Types, shapes and devices of the head and its tokens."""
     check_float("hidden", hidden)
     check_float("weight", weight)
@@ -33,14 +39,23 @@ def check_head_tensors(hidden, weight, labels, sample, bias) -> None:
         check_float("bias", bias)
         if bias.shape != (vocabulary,):
             raise ValueError(f"bias: got shape {list(bias.shape)}, expected [{vocabulary}]")
-    tensors = {"hidden": hidden, "weight": weight, "labels": labels, "sample": sample, "bias": bias}
+    tensors = {"hidden": hidden, "weight": weight, "labels": labels, "sample": sample}
+    if bias is not None:
+        tensors["bias"] = bias
     for name, value in tensors.items():
-        if value is not None:
-            check_buffer(name, value, value.dtype, None, hidden.device)
+        check_buffer(name, value, value.dtype, None, hidden.device)
 
 
 def check_head(
-    hidden, weight, labels, sample, num_samples, bias, softcap, scale, vocab_range
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    num_samples: int,
+    bias: Tensor | None,
+    softcap: float | None,
+    scale: float,
+    vocab_range: tuple[int, int] | None,
 ) -> None:
     """The head and its tokens."""
     check_head_tensors(hidden, weight, labels, sample, bias)
@@ -69,7 +84,9 @@ def check_head(
         )
 
 
-def check_method(method, reduction, sketch_dim, seed, vocab_range) -> None:
+def check_method(
+    method: str, reduction: str, sketch_dim: int, seed: int, vocab_range: tuple[int, int] | None
+) -> None:
     """The options of the computation."""
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: got {reduction!r}, expected 'mean' or 'sum'")
@@ -82,7 +99,7 @@ def check_method(method, reduction, sketch_dim, seed, vocab_range) -> None:
     check_count("seed", seed)
 
 
-def _check_range(vocab_range, rows: int) -> None:
+def _check_range(vocab_range: tuple[int, int], rows: int) -> None:
     good = isinstance(vocab_range, tuple) and len(vocab_range) == 2
     good = good and all(isinstance(end, int) for end in vocab_range)
     if not good or not 0 <= vocab_range[0] < vocab_range[1]:

@@ -34,7 +34,7 @@ def work(
     return logits + n * n * sketch_dim, 2 * epilogue + transforms + 4 * v * d * chunks
 
 
-def seconds(method: str, *, device: str = "cpu", **shape) -> float:
+def seconds(method: str, *, device: str = "cpu", **shape: int) -> float:
     """Estimated time of a regime; the shape as for `work`."""
     flops, traffic = work(method, **shape)
     flop_rate, byte_rate = RATES.get(device, RATES["cuda"])

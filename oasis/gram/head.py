@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 from torch import Tensor
 
 from oasis import operators
@@ -10,6 +12,40 @@ from oasis.gram.checks import check_head, check_method
 from oasis.gram.types import HeadGram, HeadGramPartial
 
 
+@overload
+def head_gram(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    *,
+    num_samples: int,
+    bias: Tensor | None = ...,
+    softcap: float | None = ...,
+    scale: float = ...,
+    reduction: str = ...,
+    method: str = ...,
+    sketch_dim: int = ...,
+    seed: int = ...,
+    vocab_range: None = None,
+) -> HeadGram: ...
+@overload
+def head_gram(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    *,
+    num_samples: int,
+    bias: Tensor | None = ...,
+    softcap: float | None = ...,
+    scale: float = ...,
+    reduction: str = ...,
+    method: str = ...,
+    sketch_dim: int = ...,
+    seed: int = ...,
+    vocab_range: tuple[int, int],
+) -> HeadGramPartial: ...
 def head_gram(
     hidden: Tensor,
     weight: Tensor,

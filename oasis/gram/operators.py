@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,17 @@ from oasis.operators.library import implement
 
 
 def _problem(
-    hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean, first=0, ghost=False
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    num_samples: int,
+    bias: Tensor | None,
+    softcap: float,
+    scale: float,
+    mean: bool,
+    first: int = 0,
+    ghost: bool = False,
 ) -> Problem:
     check_head_tensors(hidden, weight, labels, sample, bias)
     backend = choose(hidden.device, hidden.dtype)[0]
@@ -43,9 +55,19 @@ def _nothing(problem: Problem) -> tuple[Tensor, ...]:
 
 @implement("head_gram", "CPU", "CUDA")
 def head_gram_blocks(
-    hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean,
-    method: str = "ghost", sketch_dim: int = 4096, seed: int = 0,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    num_samples: int,
+    bias: Tensor | None,
+    softcap: float,
+    scale: float,
+    mean: bool,
+    method: str = "ghost",
+    sketch_dim: int = 4096,
+    seed: int = 0,
+) -> tuple[Tensor, ...]:
     """(gram [N, N], loss, entropy, el2n, correct, tokens [N]); `softcap` 0 means none."""
     if method not in METHODS:
         raise ValueError(f"method: got {method!r}, expected one of {', '.join(METHODS)}")
@@ -61,13 +83,32 @@ def head_gram_blocks(
 
 
 @implement("head_partial", "CPU", "CUDA")
-def head_partial_blocks(*arguments) -> tuple[Tensor, ...]:
+def head_partial_blocks(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    num_samples: int,
+    bias: Tensor | None,
+    softcap: float,
+    scale: float,
+    mean: bool,
+    first: int,
+) -> tuple[Tensor, ...]:
     """Of `vocab_range=`: (products, inner, gathers, token, labels, tokens)."""
-    problem, first = _problem(*arguments), arguments[-1]
+    head = bias, softcap, scale, mean
+    problem = _problem(hidden, weight, labels, sample, num_samples, *head, first)
     return *ghost.partial(problem), problem.labels + first, problem.tokens
 
 
-def _check_parts(products, gathers, token, inner, labels, tokens) -> None:
+def _check_parts(
+    products: Sequence[Tensor],
+    gathers: Sequence[Tensor],
+    token: Sequence[Tensor],
+    inner: Tensor,
+    labels: Tensor,
+    tokens: Tensor,
+) -> None:
     """Types, shapes and devices of what `merge_parts` takes."""
     if not len(products) == len(gathers) == len(token) >= 1:
         counts = len(products), len(gathers), len(token)
@@ -88,7 +129,15 @@ def _check_parts(products, gathers, token, inner, labels, tokens) -> None:
 
 @implement("head_merge", "CPU", "CUDA")
 def head_merge_blocks(
-    products, gathers, token, inner, labels, tokens, softcap: float, scale: float, mean: bool
+    products: Sequence[Tensor],
+    gathers: Sequence[Tensor],
+    token: Sequence[Tensor],
+    inner: Tensor,
+    labels: Tensor,
+    tokens: Tensor,
+    softcap: float,
+    scale: float,
+    mean: bool,
 ) -> tuple[Tensor, ...]:
     """Outputs as of `head_gram` from the parts of the vocabulary."""
     _check_parts(products, gathers, token, inner, labels, tokens)
@@ -96,9 +145,11 @@ def head_merge_blocks(
     inner = inner.contiguous()
     owner = torch.repeat_interleave(tokens)
     backend = choose(inner.device, inner.dtype)[0]
-    head = (None, None, softcap, scale, mean, "torch" if backend == "triton" else backend)
-    # An output may not be an input, and the counts are both.
-    problem = Problem(inner, labels, owner, tokens.clone(), *head)
+    backend = "torch" if backend == "triton" else backend
+    # What came of hidden states and head is in the parts: `inner` stands for both, for its type. An
+    # output may not be an input, and the counts are both.
+    of = inner, labels, owner, tokens.clone()
+    problem = Problem(*of, inner, None, softcap, scale, mean, backend)
     if labels.numel() == 0:
         return _nothing(problem)
     return ghost.merge(problem, list(zip(products, gathers, token, strict=True)), inner)

@@ -38,7 +38,17 @@ class Problem:
 
     @classmethod
     def of(
-        cls, hidden, labels, sample, num_samples, weight, bias, softcap, scale, mean, backend
+        cls,
+        hidden: Tensor,
+        labels: Tensor,
+        sample: Tensor,
+        num_samples: int,
+        weight: Tensor,
+        bias: Tensor | None,
+        softcap: float,
+        scale: float,
+        mean: bool,
+        backend: str,
     ) -> Problem:
         labelled = (labels != -100).nonzero().squeeze(1)
         owner = sample[labelled]

@@ -37,8 +37,8 @@ def merge(partials: Sequence[HeadGramPartial]) -> HeadGram:
         if options[0] != options[1]:
             raise ValueError(f"partials: got {options[1]} beside {options[0]}, expected equal ones")
         if p.labels.device != one.labels.device:
-            got = p.labels.device
-            raise ValueError(f"partials: got device {got}, expected {one.labels.device}")
+            devices = f"got device {p.labels.device}, expected {one.labels.device}"
+            raise ValueError(f"partials: {devices}")
         if not torch.equal(p.labels, one.labels) or not torch.equal(p.tokens, one.tokens):
             raise ValueError(f"partials: range {p.vocab_range} has other labels or samples")
     if one.labels.numel() and int(one.labels.max()) >= ranges[-1][1]:

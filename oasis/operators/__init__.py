@@ -3,19 +3,29 @@
 Those of the output head are implemented by `oasis.gram.operators`.
 """
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
 import torch
+from torch import Tensor
 
 from oasis import _core
 from oasis.operators import cpu, cuda, launch, schemas  # noqa: F401  (what they register)
 
-grad_gram = torch.ops.oasis.grad_gram
-siren = torch.ops.oasis.siren
-oris_ = torch.ops.oasis.oris_
-oris_stop = torch.ops.oasis.oris_stop
-siren_oris_ = torch.ops.oasis.siren_oris_
-head_gram = torch.ops.oasis.head_gram
-head_partial = torch.ops.oasis.head_partial
-head_merge = torch.ops.oasis.head_merge
+Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
+Five: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Six: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+# The operators themselves, with nothing around them at a call. What they take is in their schemas,
+# which torch checks, so the results alone are typed here.
+grad_gram: Callable[[Sequence[Tensor]], Tensor] = torch.ops.oasis.grad_gram
+siren: Callable[..., tuple[Tensor, Tensor]] = torch.ops.oasis.siren
+oris_: Callable[..., Three] = torch.ops.oasis.oris_
+oris_stop: Callable[..., Tensor] = torch.ops.oasis.oris_stop
+siren_oris_: Callable[..., Five] = torch.ops.oasis.siren_oris_
+head_gram: Callable[..., Six] = torch.ops.oasis.head_gram
+head_partial: Callable[..., Six] = torch.ops.oasis.head_partial
+head_merge: Callable[..., Six] = torch.ops.oasis.head_merge
 
 _ISA = _core.build_info()["isa"]
 

@@ -6,23 +6,29 @@ that has been freed, would be read beyond its end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from oasis.checks import check_buffer
-from oasis.names import Counter, Statistic
+from oasis.names import COUNTERS, STATISTICS
 
 CPU = torch.device("cpu")
 
 
-def read_buffer(name: str, tensor: Tensor, dtypes, shape, device) -> Tensor:
+def read_buffer(
+    name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], device: torch.device
+) -> Tensor:
     """A checked tensor whose numbers lie side by side: itself, or a copy."""
-    return check_buffer(name, tensor, dtypes, shape, device).contiguous()
+    return check_buffer(name, tensor, dtype, shape, device).contiguous()
 
 
-def written_buffer(name: str, tensor: Tensor, dtypes, shape, device) -> Tensor:
+def written_buffer(
+    name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], device: torch.device
+) -> Tensor:
     """A checked tensor whose numbers lie side by side already: it is changed in place."""
-    check_buffer(name, tensor, dtypes, shape, device)
+    check_buffer(name, tensor, dtype, shape, device)
     if not tensor.is_contiguous():
         raise ValueError(
             f"{name}: got strides {list(tensor.stride())}, expected a contiguous tensor, since it "
@@ -31,16 +37,22 @@ def written_buffer(name: str, tensor: Tensor, dtypes, shape, device) -> Tensor:
     return tensor
 
 
-def state_buffers(statistics: Tensor, counters: Tensor, device) -> tuple[Tensor, Tensor]:
+def state_buffers(
+    statistics: Tensor, counters: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """The two state buffers of a Selector, as ORIS advances them."""
     return (
-        written_buffer("statistics", statistics, torch.float64, (len(Statistic),), device),
-        written_buffer("counters", counters, torch.int64, (len(Counter),), device),
+        written_buffer("statistics", statistics, torch.float64, (len(STATISTICS),), device),
+        written_buffer("counters", counters, torch.int64, (len(COUNTERS),), device),
     )
 
 
 def siren_inputs(
-    gram: Tensor, valid: Tensor, floor: Tensor, informativeness: Tensor | None, device
+    gram: Tensor,
+    valid: Tensor,
+    floor: Tensor,
+    informativeness: Tensor | None,
+    device: torch.device,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """What SIREN reads of N samples, contiguous."""
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
@@ -58,7 +70,7 @@ def siren_inputs(
 
 
 def oris_inputs(
-    informativeness: Tensor, adjusted: Tensor, valid: Tensor, device
+    informativeness: Tensor, adjusted: Tensor, valid: Tensor, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What ORIS reads of N samples, contiguous."""
     if informativeness.ndim != 1:

@@ -94,15 +94,24 @@ def _with_diagonal(gram: Tensor, diagonal: Tensor) -> Tensor:
 
 
 @implement("oris_", "CPU")
-def oris_(informativeness, adjusted, valid, statistics, counters, options):
+def oris_(
+    informativeness: Tensor,
+    adjusted: Tensor,
+    valid: Tensor,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[Tensor, Tensor, Tensor]:
     """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
-    inputs = oris_inputs(informativeness, adjusted, valid, CPU)
+    scores, adjusted, valid = oris_inputs(informativeness, adjusted, valid, CPU)
     statistics, counters = state_buffers(statistics, counters, CPU)
     n = informativeness.shape[0]
     relative, probability = (torch.empty(n, dtype=torch.float64) for _ in range(2))
     mask = torch.empty(n, dtype=torch.bool)
     _core.oris(
-        *(t.data_ptr() for t in inputs),
+        scores.data_ptr(),
+        adjusted.data_ptr(),
+        valid.data_ptr(),
         n,
         statistics.data_ptr(),
         counters.data_ptr(),
@@ -115,20 +124,40 @@ def oris_(informativeness, adjusted, valid, statistics, counters, options):
 
 
 @implement("oris_stop", "CPU", "CUDA")  # of one preset: not worth a kernel
-def _(*arguments) -> Tensor:
+def _(
+    informativeness: Tensor,
+    valid: Tensor,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> Tensor:
     """The score at which z of this batch is the threshold; the state is only read."""
-    scores, valid, statistics, counters = (t.cpu() for t in arguments[:4])
-    scores, _, valid = oris_inputs(scores, scores, valid, CPU)
-    state = state_buffers(statistics, counters, CPU)
-    addresses = (t.data_ptr() for t in state)
+    scores = informativeness.cpu()
+    scores, _, valid = oris_inputs(scores, scores, valid.cpu(), CPU)
+    statistics, counters = state_buffers(statistics.cpu(), counters.cpu(), CPU)
     stop = _core.oris_stop(
-        scores.data_ptr(), valid.data_ptr(), len(scores), *addresses, arguments[4]
+        scores.data_ptr(),
+        valid.data_ptr(),
+        len(scores),
+        statistics.data_ptr(),
+        counters.data_ptr(),
+        options,
     )
-    return torch.full((), stop, dtype=torch.float64, device=arguments[0].device)
+    return torch.full((), stop, dtype=torch.float64, device=informativeness.device)
 
 
 @implement("siren_oris_", "CPU")
-def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
+def _(
+    gram: Tensor,
+    informativeness: Tensor,
+    valid: Tensor,
+    floor: Tensor,
+    method: str,
+    ridge: float,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """From Gram matrix to mask: adjusted and order as `siren`, then what `oris_` returns."""
     adjusted, order = siren(gram, valid, floor, method, ridge)
     results = oris_(informativeness, adjusted, valid, statistics, counters, options)

@@ -37,29 +37,49 @@ def siren(
     method: str,
     ridge: float,
     informativeness: Tensor | None = None,
-):
-    plain = informativeness is None  # other measures are ablations: not worth kernels
+) -> tuple[Tensor, Tensor]:
     fits = method == "exact" or gram.shape[0] <= launch.MAX_SAMPLES
-    if launch.BUILT and fits and plain:
+    # Other measures are ablations: not worth kernels.
+    if launch.BUILT and fits and informativeness is None:
         return launch.siren(gram, valid, floor, method, ridge)
-    scores = None if plain else informativeness.cpu()
-    results = cpu.siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge, scores)
-    return tuple(r.to(gram.device) for r in results)
+    scores = None if informativeness is None else informativeness.cpu()
+    adjusted, order = cpu.siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge, scores)
+    return adjusted.to(gram.device), order.to(gram.device)
 
 
 @implement("oris_", "CUDA")
-def oris_(informativeness, adjusted, valid, statistics, counters, options):
+def oris_(
+    informativeness: Tensor,
+    adjusted: Tensor,
+    valid: Tensor,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[Tensor, Tensor, Tensor]:
     if launch.BUILT:
         return launch.oris_(informativeness, adjusted, valid, statistics, counters, options)
-    state = [t.cpu() for t in state_buffers(statistics, counters, informativeness.device)]
-    results = cpu.oris_(informativeness.cpu(), adjusted.cpu(), valid.cpu(), *state, options)
+    device = informativeness.device
+    buffers = state_buffers(statistics, counters, device)
+    state = buffers[0].cpu(), buffers[1].cpu()
+    inputs = informativeness.cpu(), adjusted.cpu(), valid.cpu()
+    relative, probability, mask = cpu.oris_(*inputs, *state, options)
     statistics.copy_(state[0])
     counters.copy_(state[1])
-    return tuple(r.to(informativeness.device) for r in results)
+    return relative.to(device), probability.to(device), mask.to(device)
 
 
 @implement("siren_oris_", "CUDA")
-def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
+def _(
+    gram: Tensor,
+    informativeness: Tensor,
+    valid: Tensor,
+    floor: Tensor,
+    method: str,
+    ridge: float,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     state = statistics, counters
     if launch.BUILT and gram.shape[0] <= launch.ONE_LAUNCH:
         return launch.siren_oris_(

@@ -6,17 +6,19 @@ device unless a docstring says so, so a caller may capture it all in a CUDA grap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from oasis import _core
-from oasis.operators.buffers import oris_inputs, siren_inputs, state_buffers
+from oasis.operators.buffers import oris_inputs, read_buffer, siren_inputs, state_buffers
 
 BUILT = _core.build_info()["cuda"]
 MAX_EXACT = _core.MAX_EXACT
+Result = TypeVar("Result")
 # Limits of one block: samples that go from Gram matrix to mask in one launch, and of any rule.
 ONE_LAUNCH = _core.CUDA_ONE_LAUNCH if BUILT else 0
 MAX_SAMPLES = _core.CUDA_MAX_SAMPLES if BUILT else 0
@@ -29,13 +31,13 @@ def _queue(device: torch.device) -> Iterator[int]:
         yield torch.cuda.current_stream(device).cuda_stream
 
 
-def _workspace(size: int, device: torch.device) -> dict:
+def _workspace(size: int, device: torch.device) -> dict[str, Any]:
     """Scratch memory of torch's caching allocator, which may be dropped while a stream uses it."""
     memory = torch.empty(size, dtype=torch.uint8, device=device)
     return {"workspace": memory.data_ptr(), "workspace_bytes": size, "_keep": memory}
 
 
-def _launch(function, arguments: dict, stream: int):
+def _launch(function: Callable[..., Result], arguments: dict[str, Any], stream: int) -> Result:
     return function(**{k: v for k, v in arguments.items() if k != "_keep"}, stream=stream)
 
 
@@ -45,7 +47,7 @@ def _rows(grads: Tensor) -> Tensor:
     No product depends on that order, so numbers are taken as they lie in memory: a transposed
     gradient is not copied, only one with gaps inside a sample is.
     """
-    inner = sorted(range(1, grads.ndim), key=lambda axis: -grads.stride(axis))
+    inner = sorted(range(1, grads.ndim), key=grads.stride, reverse=True)
     rows = grads.permute(0, *inner).reshape(grads.shape[0], -1)
     return rows if rows.shape[1] == 1 or rows.stride(1) == 1 else rows.contiguous()
 
@@ -60,7 +62,7 @@ def grad_gram(grads: Sequence[Tensor]) -> Tensor:
             if g.numel() == 0:
                 continue
             rows = _rows(g)
-            arguments = {
+            arguments: dict[str, Any] = {
                 "data": rows.data_ptr(),
                 "dtype": str(rows.dtype).removeprefix("torch."),
                 "samples": n,
@@ -78,7 +80,9 @@ def grad_gram(grads: Sequence[Tensor]) -> Tensor:
     return out if added else out.zero_()
 
 
-def _siren_arguments(gram, valid, floor, method, ridge, capacity) -> tuple[dict, Tensor, Tensor]:
+def _siren_arguments(
+    gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float, capacity: int
+) -> tuple[dict[str, Any], Tensor, Tensor]:
     n = gram.shape[0]
     adjusted = torch.empty(n, dtype=torch.float64, device=gram.device)
     order = torch.empty(n, dtype=torch.int64, device=gram.device)
@@ -99,7 +103,9 @@ def _siren_arguments(gram, valid, floor, method, ridge, capacity) -> tuple[dict,
     return arguments, adjusted, order
 
 
-def siren(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float):
+def siren(
+    gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float
+) -> tuple[Tensor, Tensor]:
     """Adjusted scores [N] and order [N].
 
     "exact" with more than 30 samples of which fewer are valid waits for the device once: their
@@ -116,10 +122,17 @@ def siren(gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float)
     return adjusted, order
 
 
-def _oris_arguments(informativeness, adjusted, valid, statistics, counters, options) -> tuple:
+def _oris_arguments(
+    informativeness: Tensor,
+    adjusted: Tensor,
+    valid: Tensor,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[dict[str, Any], tuple[Tensor, Tensor, Tensor]]:
     like = informativeness
-    results = torch.empty_like(like), torch.empty_like(like)
-    results += (torch.empty_like(like, dtype=torch.bool),)
+    mask = torch.empty_like(like, dtype=torch.bool)
+    results = torch.empty_like(like), torch.empty_like(like), mask
     arguments = {
         "informativeness": informativeness.data_ptr(),
         "adjusted": adjusted.data_ptr(),
@@ -137,7 +150,14 @@ def _oris_arguments(informativeness, adjusted, valid, statistics, counters, opti
     return arguments, results
 
 
-def oris_(informativeness, adjusted, valid, statistics, counters, options):
+def oris_(
+    informativeness: Tensor,
+    adjusted: Tensor,
+    valid: Tensor,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[Tensor, Tensor, Tensor]:
     """Relative informativeness [N], probability [N], mask [N]; advances the state in place."""
     device = informativeness.device
     inputs = oris_inputs(informativeness, adjusted, valid, device)
@@ -148,19 +168,28 @@ def oris_(informativeness, adjusted, valid, statistics, counters, options):
     return results
 
 
-def siren_oris_(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
+def siren_oris_(
+    gram: Tensor,
+    informativeness: Tensor,
+    valid: Tensor,
+    floor: Tensor,
+    method: str,
+    ridge: float,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Both steps; up to ONE_LAUNCH samples by one kernel, where shared memory allows."""
-    scores, device = informativeness, gram.device
-    gram, valid, floor, informativeness = siren_inputs(gram, valid, floor, scores, device)
+    device = gram.device
+    gram, valid, floor, _ = siren_inputs(gram, valid, floor, None, device)
+    scores = read_buffer("informativeness", informativeness, torch.float64, gram.shape[:1], device)
     statistics, counters = state_buffers(statistics, counters, device)
     n = gram.shape[0]
     if n <= ONE_LAUNCH:
         first, adjusted, order = _siren_arguments(gram, valid, floor, method, ridge, n)
-        second, results = _oris_arguments(
-            informativeness, adjusted, valid, statistics, counters, options
-        )
+        second, results = _oris_arguments(scores, adjusted, valid, statistics, counters, options)
         with _queue(gram.device) as stream:
             if _launch(_core.cuda_select, first | second, stream):
                 return adjusted, order, *results
     adjusted, order = siren(gram, valid, floor, method, ridge)
-    return adjusted, order, *oris_(informativeness, adjusted, valid, statistics, counters, options)
+    return adjusted, order, *oris_(scores, adjusted, valid, statistics, counters, options)

@@ -7,8 +7,11 @@ fake tensors never see one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Not torch.library.custom_op: its first call imports the compiler stack, seconds of it.
 _library = torch.library.Library("oasis", "DEF")
@@ -19,15 +22,18 @@ def define(schema: str) -> None:
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def fake(name: str) -> Callable:
+def fake(name: str) -> Callable[[Function], Function]:
     """Registers a function as what `name` gives for fake tensors: shapes and types alone."""
-    return torch.library.register_fake(f"oasis::{name}", lib=_library)
+    register: Callable[[Function], Function] = torch.library.register_fake(
+        f"oasis::{name}", lib=_library
+    )
+    return register
 
 
-def implement(name: str, *keys: str) -> Callable:
+def implement(name: str, *keys: str) -> Callable[[Function], Function]:
     """Registers a function as the implementation of `name` for dispatch keys "CPU", "CUDA"."""
 
-    def register(function: Callable) -> Callable:
+    def register(function: Function) -> Function:
         for key in keys:
             _library.impl(name, function, key)
         return function

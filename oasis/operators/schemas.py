@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,14 @@ define(
 
 
 @fake("siren")
-def _(gram, valid, floor, method, ridge, informativeness=None):
+def _(
+    gram: Tensor,
+    valid: Tensor,
+    floor: Tensor,
+    method: str,
+    ridge: float,
+    informativeness: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     n = gram.shape[0]
     return gram.new_empty(n), gram.new_empty(n, dtype=torch.int64)
 
@@ -37,7 +45,14 @@ define(
 
 
 @fake("oris_")
-def _(informativeness, adjusted, valid, statistics, counters, options):
+def _(
+    informativeness: Tensor,
+    adjusted: Tensor,
+    valid: Tensor,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[Tensor, Tensor, Tensor]:
     like = informativeness
     return torch.empty_like(like), torch.empty_like(like), torch.empty_like(like, dtype=torch.bool)
 
@@ -49,7 +64,13 @@ define(
 
 
 @fake("oris_stop")
-def _(informativeness, valid, statistics, counters, options):
+def _(
+    informativeness: Tensor,
+    valid: Tensor,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> Tensor:
     return informativeness.new_empty((), dtype=torch.float64)
 
 
@@ -61,7 +82,17 @@ define(
 
 
 @fake("siren_oris_")
-def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
+def _(
+    gram: Tensor,
+    informativeness: Tensor,
+    valid: Tensor,
+    floor: Tensor,
+    method: str,
+    ridge: float,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[Tensor, ...]:
     n = gram.shape[0]
     types = (torch.float64, torch.int64, torch.float64, torch.float64, torch.bool)
     return tuple(gram.new_empty(n, dtype=dtype) for dtype in types)
@@ -80,7 +111,14 @@ def _per_sample(like: Tensor, n: int) -> tuple[Tensor, ...]:
 
 
 @fake("head_gram")
-def _(hidden, weight, labels, sample, num_samples, *options):
+def _(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    num_samples: int,
+    *options: Any,
+) -> tuple[Tensor, ...]:
     return _per_sample(hidden, num_samples)
 
 
@@ -92,7 +130,14 @@ define(
 
 
 @fake("head_partial")
-def _(hidden, weight, labels, sample, num_samples, *options):
+def _(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    num_samples: int,
+    *options: Any,
+) -> tuple[Tensor, ...]:
     context = torch.library.get_ctx()
     tokens, distinct = context.new_dynamic_size(), context.new_dynamic_size()
     work = torch.promote_types(hidden.dtype, torch.float32)
@@ -110,5 +155,13 @@ define(
 
 
 @fake("head_merge")
-def _(products, gathers, token, inner, labels, tokens, softcap, scale, mean):
+def _(
+    products: Sequence[Tensor],
+    gathers: Sequence[Tensor],
+    token: Sequence[Tensor],
+    inner: Tensor,
+    labels: Tensor,
+    tokens: Tensor,
+    *options: Any,
+) -> tuple[Tensor, ...]:
     return _per_sample(inner, tokens.shape[0])

@@ -95,7 +95,7 @@ class AdaptInf(Resumable):
         self.generator = torch.Generator().manual_seed(seed)
 
     def observe(self, signals: Signals) -> Selection:
-        rows, skipped, (grads, *scores) = finite_rows(
+        rows, skipped, (grads, *each) = finite_rows(
             self.name, signals, "middle_grads", "loss", "entropy", "el2n"
         )
         count, n = self.budget.take(len(rows)), len(rows)
@@ -103,7 +103,7 @@ class AdaptInf(Resumable):
             return outcome(signals, rows, skipped)
         points = self.kmeans.points(grads)
         self.kmeans.update(points)
-        scores = torch.stack([score.double() for score in scores], dim=1)
+        scores = torch.stack([score.double() for score in each], dim=1)
         picked = torch.zeros(n, dtype=torch.bool)
         self.pool.add(points=points, scores=scores, picked=picked)
         label = self.kmeans.assign(self.pool["points"])[0]

@@ -144,7 +144,7 @@ def required(signals: Signals, name: str, policy: str) -> Tensor:
 
     Raises ValueError where it is missing or its dimension 0 is not the samples.
     """
-    value = getattr(signals, name)
+    value: Tensor | None = getattr(signals, name)
     if value is None:
         raise ValueError(f"signals.{name}: got None, the policy {policy!r} needs it")
     n = signals.num_samples

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from oasis.checks import check_count
+
+if TYPE_CHECKING:
+    from sklearn.cluster import MiniBatchKMeans
 
 REFIT = 16  # batches between two runs of whole k-means
 
@@ -54,7 +58,7 @@ class RunningKMeans:
         self.spherical = spherical
         self._latest: Tensor | None = None  # points, those of the warm-up first
         self._batches = 0  # since whole k-means was run
-        self._model = None
+        self._model: MiniBatchKMeans | None = None
 
     @property
     def ready(self) -> bool:
@@ -87,9 +91,9 @@ class RunningKMeans:
         if self._model is None:
             if len(self._latest) < self.warmup:
                 return
-            self._fit()
+            self._model = self._fit(self._latest)
         elif self._batches > REFIT:
-            self._fit()
+            self._model = self._fit(self._latest)
         else:
             self._model.partial_fit(x.numpy())
         if self.spherical:
@@ -104,12 +108,12 @@ class RunningKMeans:
         distance, label = distances.min(dim=1)
         return label, distance
 
-    def _fit(self) -> None:
+    def _fit(self, latest: Tensor) -> MiniBatchKMeans:
         """Whole k-means on the latest points, the result of which the mini-batches go on from."""
         from scipy.optimize import linear_sum_assignment
         from sklearn.cluster import k_means
 
-        points, seed = self._latest.numpy(), self.seed % 2**32
+        points, seed = latest.numpy(), self.seed % 2**32
         with warnings.catch_warnings():
             # Fewer distinct points than clusters: some centers coincide, which does no harm.
             warnings.filterwarnings("ignore", "Number of distinct clusters")
@@ -118,9 +122,12 @@ class RunningKMeans:
         if self._model is not None:
             distances = torch.cdist(self.centers, torch.from_numpy(centers))
             centers = centers[linear_sum_assignment(distances.numpy())[1]]
-        self._model, self._batches = self._from(centers, points), 0
+        self._batches = 0
+        return self._from(centers, points)
 
-    def _from(self, centers: np.ndarray, points: np.ndarray):
+    def _from(
+        self, centers: npt.NDArray[np.float32], points: npt.NDArray[np.float32]
+    ) -> MiniBatchKMeans:
         from sklearn.cluster import MiniBatchKMeans
 
         return MiniBatchKMeans(

@@ -24,7 +24,7 @@ class RunningQuotas:
     100 batches ago hardly counts.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.credit = torch.zeros(0, dtype=torch.float64)
 
     def split(self, slots: int, shares: Tensor, available: Tensor) -> list[int]:

@@ -79,10 +79,10 @@ class Tive(Resumable):
             return outcome(signals, rows, skipped)
         norms = grads.double().norm(dim=1)
         directions = F.normalize(grads.float(), dim=1)
-        told = self.tasks and signals.task is not None
-        task = signals.task.cpu()[rows] if told else torch.full((n,), -1)
+        known = signals.task if self.tasks else None
+        task = torch.full((n,), -1) if known is None else known.cpu()[rows]
         self.pool.add(directions=directions, norms=norms, task=task)
-        if told:
+        if known is not None:
             label = self.pool["task"] + 1  # rows of no task, -1, are a group of their own
         else:
             self.kmeans.update(directions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .base import Signals, candidates, required
@@ -20,6 +21,8 @@ def finite_rows(policy: str, signals: Signals, *names: str) -> tuple[Tensor, Ten
     """
     values = [required(signals, name, policy) for name in names]
     # A sum of zeros is finite where, and only where, all of a sample's numbers are.
-    finite = sum((value.reshape(len(value), -1) * 0).sum(dim=1) for value in values)
+    finite = torch.zeros(signals.num_samples, dtype=torch.float64)
+    for value in values:
+        finite += (value.reshape(len(value), -1) * 0).sum(dim=1)
     rows, skipped = candidates(signals, finite)
     return rows, skipped, [value[rows] for value in values]

@@ -47,24 +47,30 @@ def validated(
         raise TypeError("select: expected either grads or gram, got both or neither")
     source = "gram" if grads is None else "grads"
     if grads is not None:
-        gram = grad_gram(grads)
-    gram = gram.gram if isinstance(gram, HeadGram) else gram
-    if isinstance(gram, Tensor) and gram.device != device:
+        matrix = grad_gram(grads)  # needs no check
+        _check_device(source, matrix, device)
+    else:
+        given = gram.gram if isinstance(gram, HeadGram) else gram
+        if isinstance(given, Tensor):
+            _check_device(source, given, device)
+        matrix = check_gram(given)
+    n, measured = matrix.shape[0], scores is not None
+    scores = matrix.diagonal() if scores is None else check_scores(scores, matrix)
+    if valid is None:
+        valid = torch.ones(n, dtype=torch.bool, device=matrix.device)
+    else:
+        check_valid(valid, n)
+        valid = valid.to(matrix.device)
+    nothing = torch.zeros_like(valid)
+    return Batch(matrix, scores.clone(), measured, valid, nothing, source)
+
+
+def _check_device(source: str, gram: Tensor, device: torch.device) -> None:
+    if gram.device != device:
         raise ValueError(
             f"{source}: got device {gram.device}, expected {device} as the selector's state; move "
             "it with selector.to(device)"
         )
-    if grads is None:  # ours need no check
-        gram = check_gram(gram)
-    n, measured = gram.shape[0], scores is not None
-    scores = check_scores(scores, gram) if measured else gram.diagonal()
-    if valid is None:
-        valid = torch.ones(n, dtype=torch.bool, device=gram.device)
-    else:
-        check_valid(valid, n)
-        valid = valid.to(gram.device)
-    nothing = torch.zeros_like(valid)
-    return Batch(gram, scores.clone(), measured, valid, nothing, source)
 
 
 def usable(batch: Batch, nonfinite: str) -> Batch:

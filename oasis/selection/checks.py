@@ -8,7 +8,7 @@ from torch import Tensor
 _SLACK = 0.01  # what a Gram matrix in low precision may miss Cauchy-Schwarz and symmetry by
 
 
-def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
+def check_gram(gram: object, name: str = "gram") -> Tensor:
     """`gram` as float64, or an error that names it."""
     if not isinstance(gram, Tensor) or not gram.dtype.is_floating_point:
         got = gram.dtype if isinstance(gram, Tensor) else type(gram).__name__
@@ -34,7 +34,7 @@ def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
     return gram
 
 
-def check_valid(valid: Tensor, n: int) -> None:
+def check_valid(valid: object, n: int) -> None:
     """An error unless `valid` is a bool tensor [n]."""
     if not isinstance(valid, Tensor) or valid.dtype != torch.bool:
         got = valid.dtype if isinstance(valid, Tensor) else type(valid).__name__
@@ -43,7 +43,7 @@ def check_valid(valid: Tensor, n: int) -> None:
         raise ValueError(f"valid: got shape {list(valid.shape)}, expected [{n}]")
 
 
-def check_scores(scores: Tensor, gram: Tensor) -> Tensor:
+def check_scores(scores: object, gram: Tensor) -> Tensor:
     """`scores` on the device of `gram` [N, N], or an error that names it."""
     if not isinstance(scores, Tensor) or scores.dtype != torch.float64:
         got = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__

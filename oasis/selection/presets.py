@@ -55,7 +55,7 @@ class Preset:
     slack: float
     temperature: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("scale", "draw", "recursion"):
             check_name(name, getattr(self, name))
         check_number("beta", self.beta, 5e-324, 1, "a number in (0, 1]")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from oasis import operators
 from oasis.checks import check_count
 from oasis.gram import HeadGram
-from oasis.names import Counter, Statistic
+from oasis.names import COUNTERS, STATISTICS
 from oasis.operators.buffers import state_buffers
 from oasis.selection.batch import Batch, usable, validated
 from oasis.selection.presets import PRESETS, Preset
@@ -53,7 +54,7 @@ class Selector(nn.Module):
         preset: str | Preset = "calibrated",
         seed: int = 0,
         nonfinite: str = "raise",
-        **overrides,
+        **overrides: Any,
     ):
         super().__init__()
         self.ratio = check_ratio(ratio)
@@ -74,24 +75,25 @@ class Selector(nn.Module):
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
         self.nonfinite = nonfinite
-        statistics = torch.zeros(len(Statistic), dtype=torch.float64)
-        statistics[Statistic.threshold] = self.preset.threshold(self.ratio)
-        counters = torch.zeros(len(Counter), dtype=torch.int64)
-        counters[Counter.seed] = seed
+        statistics = torch.zeros(len(STATISTICS), dtype=torch.float64)
+        statistics[STATISTICS["threshold"]] = self.preset.threshold(self.ratio)
+        counters = torch.zeros(len(COUNTERS), dtype=torch.int64)
+        counters[COUNTERS["seed"]] = seed
         self.register_buffer("statistics", statistics)
         self.register_buffer("counters", counters)
 
-    def _apply(self, fn, recurse=True):
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selector:
         # Moves follow the device alone: `.half()` on a model that holds a selector must not round
         # its statistics.
         for name, buffer in list(self._buffers.items()):
-            self._buffers[name] = buffer.to(fn(buffer).device)
+            if buffer is not None:
+                self._buffers[name] = buffer.to(fn(buffer).device)
         return self
 
     def extra_repr(self) -> str:
         return f"ratio={self.ratio}, nonfinite={self.nonfinite!r}, {self.preset}"
 
-    def _settings(self) -> dict:
+    def _settings(self) -> dict[str, Any]:
         return {"ratio": self.ratio, **asdict(self.preset)}
 
     def get_extra_state(self) -> Tensor:
@@ -101,7 +103,9 @@ class Selector(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Nothing to take over: `_load_from_state_dict` has made sure that it is the same."""
 
-    def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False):
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         """As of `torch.nn.Module`, but all or nothing: torch complains when it has copied.
 
         Raises:
@@ -116,49 +120,51 @@ class Selector(nn.Module):
             )
         return super().load_state_dict(state_dict, strict, assign)
 
-    def _load_from_state_dict(self, state_dict, prefix, *arguments) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any
+    ) -> None:
         saved = saved_state(state_dict, prefix, self._settings())
         super()._load_from_state_dict({**state_dict, **saved}, prefix, *arguments)
 
     @property
     def mean(self) -> Tensor:
         """0-d float64, running mean of the batches' mean informativeness."""
-        return self.statistics[Statistic.mean]
+        return self.statistics[STATISTICS["mean"]]
 
     @property
     def variance(self) -> Tensor:
         """0-d float64, running variance of the batches' mean informativeness."""
-        return self.statistics[Statistic.variance]
+        return self.statistics[STATISTICS["variance"]]
 
     @property
     def within(self) -> Tensor:
         """0-d float64, running variance of informativeness about the running mean."""
-        return self.statistics[Statistic.within]
+        return self.statistics[STATISTICS["within"]]
 
     @property
     def threshold(self) -> Tensor:
         """0-d float64, I_T for the next batch."""
-        return self.statistics[Statistic.threshold]
+        return self.statistics[STATISTICS["threshold"]]
 
     @property
     def batches(self) -> Tensor:
         """0-d int64, batches with at least one scored sample."""
-        return self.counters[Counter.batches]
+        return self.counters[COUNTERS["batches"]]
 
     @property
     def candidates(self) -> Tensor:
         """0-d int64, samples scored (finite, with label tokens)."""
-        return self.counters[Counter.candidates]
+        return self.counters[COUNTERS["candidates"]]
 
     @property
     def selected(self) -> Tensor:
         """0-d int64, samples selected."""
-        return self.counters[Counter.selected]
+        return self.counters[COUNTERS["selected"]]
 
     @property
     def skipped(self) -> Tensor:
         """0-d int64, samples that could not be scored (non-finite, or without label tokens)."""
-        return self.counters[Counter.skipped]
+        return self.counters[COUNTERS["skipped"]]
 
     @property
     def realised_ratio(self) -> Tensor:
@@ -211,12 +217,13 @@ class Selector(nn.Module):
         first = batch.gram, batch.valid, floor, rule, preset.ridge
         if batch.measured:  # scores that are not the diagonal of the Gram matrix
             adjusted, order = operators.siren(*first, batch.scores)
-            results = operators.oris_(batch.scores, adjusted, batch.valid, *state, options)
+            relative, probability, mask = operators.oris_(
+                batch.scores, adjusted, batch.valid, *state, options
+            )
         else:
-            adjusted, order, *results = operators.siren_oris_(
+            adjusted, order, relative, probability, mask = operators.siren_oris_(
                 batch.gram, batch.scores, *first[1:], *state, options
             )
-        relative, probability, mask = results
         return Selection(
             mask=mask,
             informativeness=batch.scores,

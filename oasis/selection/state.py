@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from oasis.checks import check_buffer
-from oasis.names import Counter, Statistic
+from oasis.names import COUNTERS, STATISTICS
 
 ENTRIES = ("statistics", "counters", "_extra_state")
 
 
-def saved_state(state: Mapping[str, Tensor], prefix: str, settings: dict) -> dict[str, Tensor]:
+def saved_state(
+    state: Mapping[str, Tensor], prefix: str, settings: dict[str, Any]
+) -> dict[str, Tensor]:
     """The entries of a Selector in `state`, checked, as copies; empty where there are none.
 
     `settings` are ratio and preset of the selector that is to take them over.
@@ -33,26 +36,26 @@ def saved_state(state: Mapping[str, Tensor], prefix: str, settings: dict) -> dic
             )
     for name, value in found.items():
         if not isinstance(value, Tensor) or value.device.type == "meta":
-            got = value.device if isinstance(value, Tensor) else type(value).__name__
+            got = str(value.device) if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"state: {prefix + name}: got {got}, expected a tensor with numbers")
     _check_settings(f"state: {prefix}_extra_state", found["_extra_state"], settings)
     statistics, counters = found["statistics"], found["counters"]
-    name, shape = f"state: {prefix}statistics", (len(Statistic),)
+    name, shape = f"state: {prefix}statistics", (len(STATISTICS),)
     check_buffer(name, statistics, torch.float64, shape, statistics.device)
     _check_statistics(name, statistics.tolist(), settings["ratio"])
-    name, shape = f"state: {prefix}counters", (len(Counter),)
+    name, shape = f"state: {prefix}counters", (len(COUNTERS),)
     check_buffer(name, counters, torch.int64, shape, statistics.device)
     _check_counters(name, counters.tolist())
     # Copies, and contiguous: with assign=True they become the buffers.
     return {prefix + name: value.detach().contiguous().clone() for name, value in found.items()}
 
 
-def settings_as_bytes(settings: dict) -> Tensor:
+def settings_as_bytes(settings: dict[str, Any]) -> Tensor:
     """JSON in bytes: a state dict of tensors alone travels best."""
     return torch.tensor(list(json.dumps(settings).encode()), dtype=torch.uint8)
 
 
-def _check_settings(name: str, state: Tensor, settings: dict) -> None:
+def _check_settings(name: str, state: Tensor, settings: dict[str, Any]) -> None:
     # A threshold steered to one ratio, or statistics of one preset, mean nothing to another.
     check_buffer(name, state, torch.uint8, (state.numel(),), state.device)
     try:
@@ -75,19 +78,19 @@ def _check_settings(name: str, state: Tensor, settings: dict) -> None:
 
 
 def _check_statistics(name: str, values: list[float], ratio: float) -> None:
-    for statistic, value in zip(Statistic, values, strict=True):
-        if statistic is not Statistic.threshold:
+    for statistic, value in zip(STATISTICS, values, strict=True):
+        if statistic != "threshold":
             good, expected = 0 <= value < float("inf"), "a finite number >= 0"
         elif ratio == 1:
             good, expected = value == -float("inf"), "-inf, as the ratio is 1"
         else:
             good, expected = abs(value) < float("inf"), "a finite number"
         if not good:
-            raise ValueError(f"{name}: got {statistic.name} {value}, expected {expected}")
+            raise ValueError(f"{name}: got {statistic} {value}, expected {expected}")
 
 
 def _check_counters(name: str, values: list[int]) -> None:
-    count = dict(zip((counter.name for counter in Counter), values, strict=True))
+    count = dict(zip(COUNTERS, values, strict=True))
     for counter, value in count.items():
         if value < 0:
             raise ValueError(f"{name}: got {counter} {value}, expected a count >= 0")

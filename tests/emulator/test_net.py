@@ -8,7 +8,7 @@ import pytest
 import torch
 from sanitized.program import Fault
 
-from oasis.names import Statistic
+from oasis.names import STATISTICS
 
 from .device import KERNELS, Device
 from .test_oris import PLAIN, state
@@ -105,7 +105,7 @@ def exercise(device: Device, generator) -> None:
 def exercise_cap(device: Device, gram, valid) -> None:
     """A threshold so low that everything is drawn, more than the budget of a first batch."""
     statistics, counters = state()
-    statistics[Statistic.threshold] = -100.0
+    statistics[STATISTICS["threshold"]] = -100.0
     steered = {**PLAIN, "gain": 0.1, "slack": 0.0045}
     raw = gram.diagonal().clone()
     device.select(gram, raw, valid, statistics, counters, "residual", ridge=0.01, **steered)

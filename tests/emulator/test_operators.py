@@ -16,7 +16,7 @@ from conftest import assert_relative, cosine_scaled
 
 import oasis
 from oasis import _core, doctor, operators, reference
-from oasis.names import Counter, Statistic
+from oasis.names import COUNTERS, STATISTICS
 from oasis.operators import launch
 
 from .device import RULES, TYPES
@@ -72,8 +72,8 @@ class Launchers:
     def _oris(self, k):
         n = k["n"]
         sizes = {
-            "statistics": len(Statistic) * 8,
-            "counters": len(Counter) * 8,
+            "statistics": len(STATISTICS) * 8,
+            "counters": len(COUNTERS) * 8,
             "relative": n * 8,
             "probability": n * 8,
             "mask": n,

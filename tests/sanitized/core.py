@@ -15,7 +15,7 @@ import torch
 
 from oasis import _core
 from oasis.gram.backends.epilogue import FIELDS
-from oasis.names import Counter, Statistic
+from oasis.names import COUNTERS, STATISTICS
 
 from .program import ROOT, SANITIZERS, Program, build
 
@@ -84,7 +84,7 @@ class SanitizedCore:
     def oris(self, informativeness, adjusted, valid, n, statistics, counters, *rest):
         options, relative, probability, mask = rest
         buffers = [(informativeness, n * 8), (adjusted, n * 8), (valid, n)]
-        buffers += [(statistics, len(Statistic) * 8), (counters, len(Counter) * 8)]
+        buffers += [(statistics, len(STATISTICS) * 8), (counters, len(COUNTERS) * 8)]
         buffers += [(relative, n * 8), (probability, n * 8), (mask, n)]
         self._run("oris", (n,), options, buffers)
 

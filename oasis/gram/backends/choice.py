@@ -6,10 +6,11 @@ import importlib.util
 import logging
 import os
 from functools import cache
+from typing import Literal, overload
 
 import torch
 
-from oasis.gram.backends.epilogue import Epilogue
+from oasis.gram.backends.epilogue import Epilogue, TiledEpilogue
 
 VARIABLE = "OASIS_HEAD_BACKEND"  # written out where it is read: tests/test_doctor.py looks for it
 CHOICES = ("triton", "torch")
@@ -72,15 +73,24 @@ def choose(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> tuple[s
     return "triton", "matrix product by cuBLAS, epilogue and Gram by Triton (float64: torch)"
 
 
+@overload
+def epilogue_type(backend: Literal["triton"]) -> type[TiledEpilogue]: ...
+@overload
+def epilogue_type(backend: str) -> type[Epilogue]: ...
 def epilogue_type(backend: str) -> type[Epilogue]:
     """The class that a name stands for; Triton's is imported where it is asked for alone."""
     if backend == "compiled":
-        from oasis.gram.backends import compiled as module
-    elif backend == "torch":
-        from oasis.gram.backends import plain as module
-    else:
-        from oasis.kernels.triton import head as module
-    return module.Epilogue
+        from oasis.gram.backends import compiled
+
+        return compiled.Epilogue
+    if backend == "torch":
+        from oasis.gram.backends import plain
+
+        return plain.Epilogue
+    from oasis.kernels.triton import head
+
+    tiled: type[TiledEpilogue] = head.Epilogue  # Triton's kernels are not typed
+    return tiled
 
 
 def describe(device_type: str) -> tuple[str, str]:

@@ -15,7 +15,16 @@ class Epilogue:
 
     fields = (*FIELDS, "factor")
 
-    def __init__(self, labels, label_index, distinct, bias, scale, softcap, dtype):
+    def __init__(
+        self,
+        labels: Tensor,
+        label_index: Tensor,
+        distinct: Tensor,
+        bias: Tensor | None,
+        scale: float,
+        softcap: float,
+        dtype: torch.dtype,
+    ) -> None:
         tokens = labels.numel()
         self.labels, self.label_index, self.distinct = labels, label_index, distinct
         self.bias, self.scale, self.softcap = bias, scale, softcap
@@ -42,7 +51,9 @@ class Epilogue:
         if products is not None:
             self._check("products", products, self.dtype, tokens, tokens)
 
-    def _check_reduce(self, products, inner, offsets, tilt, label) -> None:
+    def _check_reduce(
+        self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
+    ) -> None:
         tokens = self.labels.numel()
         for name, tensor in (("products", products), ("inner", inner)):
             self._check(name, tensor, self.dtype, tokens, tokens)
@@ -85,7 +96,9 @@ class Epilogue:
                 products.data_ptr(), self.token["factor"].data_ptr(), tokens, self.float64
             )
 
-    def reduce(self, products, inner, offsets, tilt, label) -> Tensor:
+    def reduce(
+        self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
+    ) -> Tensor:
         self._check_reduce(products, inner, offsets, tilt, label)
         n = offsets.numel() - 1
         gram = torch.empty(n, n, dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 # Per token, float64: the peak of the off-label logits; the ridge of log(exp(z) f), which E is
@@ -15,12 +16,23 @@ FIELDS = ("peak", "ridge", "maximum", "label_logit", "sum", "weighted", "squares
 class Epilogue(Protocol):
     """The state of T label tokens on their way through the vocabulary (docs/method.md 1.2).
 
-    Made from (labels [T] int64, label_index [T], distinct [L] the labels that occur, bias [V] or
-    None, scale, softcap (0: none), dtype of the sums).
+    Made from labels [T] int64, label_index [T] of each among the `distinct` [L] that occur, bias
+    [V] or None, scale, softcap (0: none) and the dtype of the sums.
     """
 
     token: dict[str, Tensor]  # FIELDS, [T] float64 each
     gathers: Tensor  # [T, L] E at every distinct label
+
+    def __init__(
+        self,
+        labels: Tensor,
+        label_index: Tensor,
+        distinct: Tensor,
+        bias: Tensor | None,
+        scale: float,
+        softcap: float,
+        dtype: torch.dtype,
+    ) -> None: ...
 
     def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
         """Takes in the logits [T, C] of columns `first`, ... before bias, scale and cap: they
@@ -31,3 +43,15 @@ class Epilogue(Protocol):
     ) -> Tensor:
         """K [N, N] float64: K_ij = sum of <delta_t, delta_s> <h_t, h_s> over t in i, s in j, with
         delta_t = tilt_t E_t - label_t e_{y_t}; lower halves of products and inner [T, T]."""
+
+
+class TiledEpilogue(Epilogue, Protocol):
+    """Triton's: it multiplies too, and pads `products` to whole tiles, `side` x `side`."""
+
+    side: int
+
+    def vocabulary_block(self) -> int:
+        """Columns of logits that it takes at once."""
+
+    def add_products(self, products: Tensor, logits: Tensor) -> None:
+        """products += E E^T, E what `block` made of these logits."""

@@ -14,7 +14,16 @@ from oasis.gram.algebra import mirrored, segment_sum
 
 
 class Epilogue:
-    def __init__(self, labels, label_index, distinct, bias, scale, softcap, dtype):
+    def __init__(
+        self,
+        labels: Tensor,
+        label_index: Tensor,
+        distinct: Tensor,
+        bias: Tensor | None,
+        scale: float,
+        softcap: float,
+        dtype: torch.dtype,
+    ) -> None:
         self.labels, self.label_index, self.distinct = labels, label_index, distinct
         self.bias, self.scale, self.softcap = bias, scale, softcap
         zeros = labels.new_zeros(labels.numel(), dtype=torch.float64)
@@ -69,7 +78,9 @@ class Epilogue:
         gathered = logits[:, (self.distinct - first).clamp(0, columns - 1)]
         self.gathers = torch.where(inside, gathered, self.gathers)
 
-    def reduce(self, products, inner, offsets, tilt, label) -> Tensor:
+    def reduce(
+        self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
+    ) -> Tensor:
         """K_ij = sum of <delta_t, delta_s> <h_t, h_s>, t in i, s in j (docs/method.md 1.1)."""
         d = mirrored(products.double())
         cross = (self.gathers.double() * tilt.unsqueeze(1))[:, self.label_index] * label

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from oasis.gram.algebra import add_lower_products, offsets
-from oasis.gram.backends.epilogue import FIELDS
+from oasis.gram.backends.epilogue import FIELDS, Epilogue
 from oasis.gram.problem import Problem
 from oasis.gram.regimes import ghost_triton
 
 
-def visit(problem: Problem):
+def visit(problem: Problem) -> tuple[Epilogue, Tensor, Tensor]:
     """The epilogue after the last block, sums of E E^T, and h h^T (lower halves)."""
     if problem.backend == "triton":
         return ghost_triton.visit(problem)
@@ -29,7 +29,9 @@ def visit(problem: Problem):
     return epilogue, products, inner
 
 
-def finish(problem: Problem, epilogue, products: Tensor, inner: Tensor) -> tuple[Tensor, ...]:
+def finish(
+    problem: Problem, epilogue: Epilogue, products: Tensor, inner: Tensor
+) -> tuple[Tensor, ...]:
     """The operator's outputs from a visit of the whole vocabulary."""
     r = problem.results(epilogue.token)
     gram = epilogue.reduce(
@@ -38,14 +40,16 @@ def finish(problem: Problem, epilogue, products: Tensor, inner: Tensor) -> tuple
     return problem.outputs(gram, r.metrics)
 
 
-def partial(problem: Problem) -> tuple[Tensor, ...]:
+def partial(problem: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(products, inner, gathers, token [7, T]) of a part of the vocabulary."""
     epilogue, products, inner = visit(problem)
     token = torch.stack([epilogue.token[f] for f in FIELDS])
     return products, inner, epilogue.gathers, token
 
 
-def merge(problem: Problem, parts: list[tuple[Tensor, Tensor, Tensor]], inner: Tensor):
+def merge(
+    problem: Problem, parts: list[tuple[Tensor, Tensor, Tensor]], inner: Tensor
+) -> tuple[Tensor, ...]:
     """The whole from the (products, gathers, token) of its disjoint parts: an online softmax.
 
     E of every part was taken against its own ridge; each shrinks by exp(own - common ridge), on

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from oasis.gram.algebra import add_lower_products
 from oasis.gram.backends.choice import epilogue_type
+from oasis.gram.backends.epilogue import TiledEpilogue
 from oasis.gram.problem import Problem
 
 
@@ -24,7 +25,7 @@ def _multiply(a: Tensor, b: Tensor, buffer: Tensor) -> Tensor:
     return torch.mm(a.float(), b.T.float(), out=out)
 
 
-def visit(problem: Problem):
+def visit(problem: Problem) -> tuple[TiledEpilogue, Tensor, Tensor]:
     """The epilogue after the last block, sums of E E^T, and h h^T (lower halves)."""
     # Of the type that Triton reads, not of the widened one.
     epilogue_class = epilogue_type("triton")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from oasis.gram.algebra import add_lower_products, mirrored, segment_sum
-from oasis.gram.problem import BLOCK_ELEMENTS, Problem, unit_tilts
+from oasis.gram.problem import BLOCK_ELEMENTS, Problem, Results, unit_tilts
 
 
 def _signs(length: int, generator: torch.Generator, like: Tensor) -> Tensor:
@@ -111,7 +111,9 @@ def chunk_tokens(dim: int) -> int:
     return max(64, BLOCK_ELEMENTS // dim)
 
 
-def _sketched_deltas(problem: Problem, rows: slice, of_delta: VocabularySketch, dim: int):
+def _sketched_deltas(
+    problem: Problem, rows: slice, of_delta: VocabularySketch, dim: int
+) -> tuple[Tensor, Results]:
     """Sketches of E - pull e_y [tokens, m] in one pass over the vocabulary, and the results."""
     hidden = problem.hidden[rows]
     out = hidden.new_zeros((dim, hidden.shape[0])).T  # as the blocks of logits lie
