@@ -1,4 +1,6 @@
-"""Every relative link of the pages leads to a file that is there, and to a heading of it."""
+"""Links and names of the pages: every relative link leads to a file and a heading that are there,
+and every file of the repository that a page names exists.
+"""
 
 import re
 from pathlib import Path
@@ -38,6 +40,12 @@ def broken(page: Path) -> list[str]:
     return wrong
 
 
+def missing(text: str) -> list[str]:
+    """The files named in a text, from the root on, that do not exist."""
+    named = re.findall(r"(?<![\w/.-])(?:bench|csrc|docs|kernels|oasis|tests)/[\w./-]*\w\.\w+", text)
+    return sorted({path for path in named if not (ROOT / path).exists()})
+
+
 def test_there_are_pages():
     assert {"README.md", "docs/method.md", "bench/NOTES.md"} <= set(PAGES)
 
@@ -47,9 +55,15 @@ def test_relative_links_lead_somewhere(page):
     assert broken(ROOT / page) == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_are_there(page):
+    assert missing((ROOT / page).read_text(encoding="utf-8")) == []
+
+
 def test_a_missing_file_and_a_missing_heading_are_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "# A b\n[1](page.md#a-b) [2](none.md) [3](#c) [4](https://x.y/z) `[5](none.md)`"
     )
     assert broken(page) == ["none.md", "#c"]
+    assert missing("`oasis/none.py`, oasis/siren.py, a/oasis/none.py.") == ["oasis/none.py"]
