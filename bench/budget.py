@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.timing import table
-from oasis import Selector, ops
+from oasis import Selector, operators
 
 BATCHES, EARLY, SIZE = 2000, 200, 16
 RATIOS = (0.0625, 0.125, 0.25, 0.5)
@@ -70,7 +70,7 @@ def follow(selector: Selector, raw: Tensor) -> tuple[Tensor, Tensor]:
     options = selector.preset.options(selector.ratio)
     state = selector.statistics, selector.counters
     valid = torch.ones(raw.shape[1], dtype=torch.bool)
-    steps = [ops.oris_(i, i, valid, *state, options) for i in raw]
+    steps = [operators.oris_(i, i, valid, *state, options) for i in raw]
     return torch.stack([s[2].sum() for s in steps]), torch.stack([s[0] for s in steps])
 
 

@@ -22,7 +22,7 @@ from bench.real_training import markdown, parse, write
 from bench.recording import Recording, record
 from oasis import Selector
 from oasis.names import DRAWS, SCALES
-from oasis.oris import PRESETS, Preset
+from oasis.selection.presets import PRESETS, Preset
 from oasis.train.workspace import Workspace
 
 BETAS = (0.1, 0.5, 0.9, 0.99)

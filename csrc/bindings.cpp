@@ -1,5 +1,5 @@
 // Python bindings: addresses, sizes and strides in; nothing is allocated for the caller. The
-// tensors behind the addresses are checked and kept alive by oasis/ops.py.
+// tensors behind the addresses are checked and kept alive by oasis/operators.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -185,7 +185,7 @@ py::dict build_info() {
 #endif
 
 PYBIND11_MODULE(_core, m) {
-  m.doc() = "Compiled core of oasis. Takes raw addresses; call it through oasis.ops.";
+  m.doc() = "Compiled core of oasis. Takes raw addresses; call it through torch.ops.oasis.";
   m.attr("MAX_EXACT") = kMaxExact;
   m.attr("NAMES") = oasis::names();
   m.def("gram", &oasis::gram);

@@ -5,9 +5,16 @@ from importlib.metadata import version as _version
 import torch as _torch  # noqa: F401  (before the core: both must share one OpenMP runtime)
 
 from oasis.gram import HeadGram, grad_gram, head_gram, merge
-from oasis.oris import PRESETS, Preset, threshold
-from oasis.selector import Selection, Selector, select
-from oasis.siren import SirenResult, siren
+from oasis.selection import (
+    PRESETS,
+    Preset,
+    Selection,
+    Selector,
+    SirenResult,
+    select,
+    siren,
+    threshold,
+)
 
 __version__ = _version("oasis-select")
 

@@ -8,8 +8,6 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from oasis.buffers import check_buffer
-
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -46,6 +44,37 @@ def check_float(name: str, tensor: Tensor) -> None:
         )
     if tensor.layout != torch.strided:
         raise TypeError(f"{name}: got layout {tensor.layout}, expected a dense (strided) tensor")
+
+
+def check_buffer(
+    name: str, tensor: Tensor, dtypes: torch.dtype | Sequence[torch.dtype], shape, device
+) -> Tensor:
+    """`tensor`, or an error that names it; `shape` None is any.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: another shape or device, or less memory than the shape needs.
+    """
+    if tensor.dtype is not dtypes and (
+        isinstance(dtypes, torch.dtype) or tensor.dtype not in dtypes
+    ):
+        allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
+        expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+        raise TypeError(f"{name}: got dtype {tensor.dtype}, expected {expected}")
+    if shape is not None and tensor.shape != tuple(shape):
+        raise ValueError(f"{name}: got shape {list(tensor.shape)}, expected {list(shape)}")
+    if tensor.device != device:
+        raise ValueError(f"{name}: got device {tensor.device}, expected {device}")
+    if count := tensor.numel():
+        last = tensor.storage_offset() + count - 1
+        if not tensor.is_contiguous():
+            steps = zip(tensor.shape, tensor.stride(), strict=True)
+            last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
+        # Of a module that a sharding framework has put away nothing may be left.
+        needed, held = (last + 1) * tensor.element_size(), tensor.untyped_storage().nbytes()
+        if held < needed:
+            raise ValueError(f"{name}: got {held} bytes of memory, expected at least {needed}")
+    return tensor
 
 
 def check_grads(grads: Sequence[Tensor], single: bool = False) -> None:

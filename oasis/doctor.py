@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 
 import oasis
-from oasis import _core, cuda, ops
+from oasis import _core, operators
 from oasis.gram.backends.choice import describe as describe_head
+from oasis.operators import launch
 
 TRAIN_EXTRA = (
     *("transformers", "peft", "accelerate", "filelock", "safetensors", "sentencepiece", "gguf"),
@@ -109,9 +110,9 @@ def main() -> int:
             for name, value in found["environment"].items()
         },
     )
-    for device, operators in found["backends"].items():
-        width = max(len(backend) for backend, _ in operators.values())
-        rows = {op: f"{backend:<{width}}  {why}" for op, (backend, why) in operators.items()}
+    for device, chosen in found["backends"].items():
+        width = max(len(backend) for backend, _ in chosen.values())
+        rows = {op: f"{backend:<{width}}  {why}" for op, (backend, why) in chosen.items()}
         _section(f"backends on {device}", rows)
     verdict = "passed" if check["ok"] else "FAILED"
     timing = f"{1e6 * check['seconds']:.0f} microseconds, first call {check['first_seconds']:.3f} s"
@@ -196,7 +197,7 @@ def _notes(found: dict) -> list[str]:
 def backends(device_type: str) -> dict[str, tuple[str, str]]:
     """Which backend each operator takes on `device_type` ("cpu" or "cuda"), and why."""
     if device_type == "cpu":
-        cpu = ops.siren_backend("cpu")
+        cpu = operators.siren_backend("cpu")
         compiled = (cpu, "compiled core; instruction set chosen for this processor")
         head = describe_head("cpu")
         return {
@@ -208,11 +209,11 @@ def backends(device_type: str) -> dict[str, tuple[str, str]]:
     without = "this build has no CUDA kernels (OASIS_CUDA=ON insists on them)"
     built = f"compiled for {_core.build_info()['cuda_architectures']}"
     copied = f"N x N copied; {without}"
-    one = f"{built}; one launch with ORIS up to N = {cuda.ONE_LAUNCH}"
-    name = ops.siren_backend("cuda")
+    one = f"{built}; one launch with ORIS up to N = {launch.ONE_LAUNCH}"
+    name = operators.siren_backend("cuda")
     return {
-        "grad_gram": ("CUDA", built) if cuda.BUILT else ("torch", f"chunked GEMM; {without}"),
+        "grad_gram": ("CUDA", built) if launch.BUILT else ("torch", f"chunked GEMM; {without}"),
         "head_gram": describe_head("cuda"),
-        "siren": (name, one if cuda.BUILT else copied),
-        "oris": (name, built if cuda.BUILT else copied),
+        "siren": (name, one if launch.BUILT else copied),
+        "oris": (name, built if launch.BUILT else copied),
     }

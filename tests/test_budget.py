@@ -11,7 +11,7 @@ from conftest import assert_relative
 
 import oasis
 from bench import budget as bench
-from oasis import ops, reference
+from oasis import operators, reference
 from oasis.names import DRAWS
 
 
@@ -19,7 +19,7 @@ def step(selector, raw, valid=None):
     """(relative, probability, mask) of one batch of scores."""
     valid = torch.ones(len(raw), dtype=torch.bool) if valid is None else valid
     options = selector.preset.options(selector.ratio)
-    return ops.oris_(raw, raw, valid, selector.statistics, selector.counters, options)
+    return operators.oris_(raw, raw, valid, selector.statistics, selector.counters, options)
 
 
 def check_band(selected, ratio, early=200):

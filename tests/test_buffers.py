@@ -15,9 +15,10 @@ from test_ops import head_arguments
 from test_vocabulary import parts
 
 import oasis
-from oasis import cuda, ops
 from oasis.gram.operators import head_merge_blocks
 from oasis.names import OPTIONS as NAMES
+from oasis.operators import buffers as checked
+from oasis.operators import cuda, launch
 
 OPERATORS = torch.ops.oasis
 N = 5
@@ -119,12 +120,10 @@ def test_another_device_is_refused(operator):
     # Dispatched to the device that most belong to; a meta tensor stands for another one.
     device = torch.device("meta")
     with pytest.raises(ValueError, match="statistics: got device cpu, expected meta"):
-        oasis.buffers.state_buffers(*state().values(), device)
+        checked.state_buffers(*state().values(), device)
     with pytest.raises(ValueError, match="adjusted: got device cpu, expected meta"):
         b = inputs()
-        oasis.buffers.oris_inputs(
-            b["informativeness"].to(device), b["adjusted"], b["valid"], device
-        )
+        checked.oris_inputs(b["informativeness"].to(device), b["adjusted"], b["valid"], device)
 
 
 def numbered(name, value):
@@ -177,7 +176,7 @@ def test_a_device_without_kernels_takes_the_same_buffers():
     first = [buffers[k] for k in ("informativeness", "adjusted", "valid")]
     expanded = torch.zeros(1, dtype=torch.float64).expand(4)
     with pytest.raises(ValueError, match="^statistics: got strides"):
-        ops._oris_cuda(*first, expanded, buffers["counters"], OPTIONS)
+        cuda.oris_(*first, expanded, buffers["counters"], OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["gram", "valid", "floor", "informativeness", *WRITTEN])
@@ -186,13 +185,15 @@ def test_the_cuda_launchers_see_checked_buffers_alone(name, one_launch, monkeypa
     def refuse(*arguments, **options):
         raise AssertionError("an address was taken")
 
-    monkeypatch.setattr(cuda, "_launch", refuse)
-    monkeypatch.setattr(cuda, "ONE_LAUNCH", 16 if one_launch else 0)
+    monkeypatch.setattr(launch, "_launch", refuse)
+    monkeypatch.setattr(launch, "ONE_LAUNCH", 16 if one_launch else 0)
     buffers = inputs() | state() | {"floor": FLOOR}
     buffers[name] = FAULTS["short"](buffers[name])
     first = [buffers[k] for k in ("gram", "informativeness", "valid", "floor")]
     with pytest.raises(ValueError, match=f"^{name}: got shape"):
-        cuda.siren_oris_(*first, "exact", 0.0, buffers["statistics"], buffers["counters"], OPTIONS)
+        launch.siren_oris_(
+            *first, "exact", 0.0, buffers["statistics"], buffers["counters"], OPTIONS
+        )
 
 
 @pytest.mark.parametrize(

@@ -66,4 +66,4 @@ def test_a_missing_file_and_a_missing_heading_are_found(tmp_path):
         "# A b\n[1](page.md#a-b) [2](none.md) [3](#c) [4](https://x.y/z) `[5](none.md)`"
     )
     assert broken(page) == ["none.md", "#c"]
-    assert missing("`oasis/none.py`, oasis/siren.py, a/oasis/none.py.") == ["oasis/none.py"]
+    assert missing("`oasis/none.py`, oasis/__init__.py, a/oasis/none.py.") == ["oasis/none.py"]

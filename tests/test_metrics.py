@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import oasis
-from oasis import ops, policies
+from oasis import operators, policies
 from oasis.names import RULES
 from oasis.policies import Signals
 
@@ -45,7 +45,7 @@ def literal(grads, scores, largest_subset):
 def siren(grads, scores, method, ridge=0.0):
     gram, n = grads @ grads.T, len(grads)
     floor = torch.tensor(-torch.inf, dtype=torch.float64)
-    return ops.siren(gram, torch.ones(n, dtype=torch.bool), floor, method, ridge, scores)
+    return operators.siren(gram, torch.ones(n, dtype=torch.bool), floor, method, ridge, scores)
 
 
 @pytest.mark.parametrize("method, largest", [("exact", 99), ("pairwise", 1), ("none", 0)])

@@ -14,7 +14,7 @@ import torch
 from conftest import assert_relative
 
 import oasis
-from oasis import ops
+from oasis import operators
 
 # The upper quarter of a normal variable begins here.
 QUANTILE = 0.6744897501960817
@@ -167,11 +167,11 @@ def test_the_stop_does_not_touch_the_state(generator):
     raw, valid = torch.rand(5, generator=generator).double(), torch.ones(5).bool()
     before = selector.statistics.clone(), selector.counters.clone()
     state = selector.statistics, selector.counters
-    stop = ops.oris_stop(raw, valid, *state, selector.preset.options(0.25))
+    stop = operators.oris_stop(raw, valid, *state, selector.preset.options(0.25))
     assert_relative(stop, raw.mean() + QUANTILE * raw.std(), 1e-12)
     assert torch.equal(selector.statistics, before[0]) and torch.equal(selector.counters, before[1])
     nothing = torch.zeros(5).bool()
-    assert ops.oris_stop(raw, nothing, *state, selector.preset.options(0.25)) == -math.inf
+    assert operators.oris_stop(raw, nothing, *state, selector.preset.options(0.25)) == -math.inf
 
 
 @pytest.mark.parametrize("name", ["current", "recursion"])

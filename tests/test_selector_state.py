@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import oasis
-from oasis.selector_state import ENTRIES, Counter, Statistic
+from oasis.names import Counter, Statistic
+from oasis.selection.state import ENTRIES
 
 MODES = [
     {"strict": strict, "assign": assign} for strict in (True, False) for assign in (False, True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oasis.buffers import check_buffer
-from oasis.checks import check_count, check_float, check_number
+from oasis.checks import check_buffer, check_count, check_float, check_number
 from oasis.gram.cost import METHODS
 
 

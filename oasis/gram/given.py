@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from oasis import ops
+from oasis import operators
 from oasis.checks import check_grads
 
 
@@ -39,4 +39,4 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
             "sequence of them, one per parameter"
         )
     check_grads(tensors, isinstance(grads, Tensor))
-    return ops.grad_gram([g.detach() for g in tensors])
+    return operators.grad_gram([g.detach() for g in tensors])

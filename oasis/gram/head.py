@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from oasis import ops
+from oasis import operators
 from oasis.gram import cost
 from oasis.gram.checks import check_head, check_method
 from oasis.gram.types import HeadGram, HeadGramPartial
@@ -71,10 +71,10 @@ def head_gram(
     arguments = hidden.detach(), weight.detach(), labels, sample, num_samples, bias, cap, scale
     mean = reduction == "mean"
     if vocab_range is not None:
-        sums = ops.head_partial(*arguments, mean, vocab_range[0])
+        sums = operators.head_partial(*arguments, mean, vocab_range[0])
         return HeadGramPartial(vocab_range, *sums, cap, scale, reduction)
     if method == "auto":
         shape = int((labels != -100).sum()), hidden.shape[1], weight.shape[0], num_samples
         method = cost.pick(*shape, sketch_dim, hidden.device.type)
-    results = ops.head_gram(*arguments, mean, method, sketch_dim, seed)
+    results = operators.head_gram(*arguments, mean, method, sketch_dim, seed)
     return HeadGram(*results, reduction, method)

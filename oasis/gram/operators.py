@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oasis.buffers import check_buffer
+from oasis.checks import check_buffer
 from oasis.gram.backends.choice import choose
 from oasis.gram.backends.epilogue import FIELDS
 from oasis.gram.checks import check_head_tensors
@@ -14,7 +14,7 @@ from oasis.gram.problem import Problem
 from oasis.gram.regimes import ghost
 from oasis.gram.regimes.instantiate import instantiate
 from oasis.gram.regimes.sketch import sketch
-from oasis.ops import implement
+from oasis.operators.library import implement
 
 
 def _problem(

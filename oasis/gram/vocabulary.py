@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from oasis import ops
+from oasis import operators
 from oasis.gram.types import HeadGram, HeadGramPartial
 
 
@@ -48,5 +48,5 @@ def merge(partials: Sequence[HeadGramPartial]) -> HeadGram:
     sums = ([getattr(p, name) for p in parts] for name in ("products", "gathers", "token"))
     mean = one.reduction == "mean"
     tensors = one.inner, one.labels, one.tokens
-    results = ops.head_merge(*sums, *tensors, one.softcap, one.scale, mean)
+    results = operators.head_merge(*sums, *tensors, one.softcap, one.scale, mean)
     return HeadGram(*results, one.reduction, "ghost")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oasis import Selection
-from oasis.oris import check_ratio
+from oasis.selection.threshold import check_ratio
 
 SIGNALS = frozenset(
     {

@@ -14,8 +14,8 @@ import pandas as pd
 from scipy import stats
 
 from oasis import Selector
-from oasis.oris import PRESETS
 from oasis.report.runs import Run
+from oasis.selection.presets import PRESETS
 from oasis.train import atomic
 from oasis.train.config import FREE, RunConfig
 from oasis.train.record import finite

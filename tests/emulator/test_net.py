@@ -9,8 +9,7 @@ import torch
 from conftest import ORIS_PLAIN as PLAIN
 from sanitized.program import Fault
 
-from oasis.names import pack
-from oasis.selector_state import Statistic
+from oasis.names import Statistic, pack
 
 from .device import KERNELS, Device
 from .test_oris import state

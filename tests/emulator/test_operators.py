@@ -1,4 +1,4 @@
-"""oasis/cuda.py down to the kernels: the operators' Python side, its launches run by the emulator.
+"""oasis/operators/launch.py down to the kernels, its launches run by the emulator.
 
 Only what needs a card is replaced: the current stream, and the compiled launchers, whose addresses
 are read from this process and given to the emulated device.
@@ -15,8 +15,9 @@ import torch
 from conftest import assert_relative, cosine_scaled
 
 import oasis
-from oasis import _core, cuda, doctor, ops, reference
+from oasis import _core, doctor, operators, reference
 from oasis.names import Counter, Statistic
+from oasis.operators import launch
 
 from .device import RULES, TYPES
 
@@ -99,22 +100,22 @@ def launchers(device, monkeypatch):
 
     fake = Launchers(device)
     names = [name for name in dir(fake) if name.startswith("cuda_")]
-    monkeypatch.setattr(cuda, "_queue", queue)
-    monkeypatch.setattr(cuda, "_core", SimpleNamespace(**{n: getattr(fake, n) for n in names}))
-    monkeypatch.setattr(cuda, "ONE_LAUNCH", 16)
+    monkeypatch.setattr(launch, "_queue", queue)
+    monkeypatch.setattr(launch, "_core", SimpleNamespace(**{n: getattr(fake, n) for n in names}))
+    monkeypatch.setattr(launch, "ONE_LAUNCH", 16)
     return fake
 
 
 def test_backends_say_what_was_built(monkeypatch):
     for built, words in ((True, "compiled for"), (False, "OASIS_CUDA")):
-        monkeypatch.setattr(cuda, "BUILT", built)
+        monkeypatch.setattr(launch, "BUILT", built)
         found = doctor.backends("cuda")
         for operator in ("grad_gram", "siren", "oris"):
             assert (found[operator][0] == "CUDA") == built and words in found[operator][1]
 
 
 def test_what_is_built_is_bound():
-    assert cuda.BUILT == _core.build_info()["cuda"] == hasattr(_core, "cuda_gram")
+    assert launch.BUILT == _core.build_info()["cuda"] == hasattr(_core, "cuda_gram")
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -126,7 +127,7 @@ def test_grad_gram_of_any_layout(launchers, dtype, generator):
         [whole[:1].expand(5, 6, 8), whole[::2].repeat(2, 1, 1)[:5], whole[:, :0]],
     ):
         want = reference.grad_gram([g for g in grads if g.numel()])
-        got = cuda.grad_gram(grads)
+        got = launch.grad_gram(grads)
         assert cosine_scaled(got - want, want).max() < 3e-6
     assert set(launchers.calls) == {"gram"}
 
@@ -134,12 +135,12 @@ def test_grad_gram_of_any_layout(launchers, dtype, generator):
 def test_grad_gram_copies_only_gradients_with_gaps(launchers, monkeypatch, generator):
     read = []
     run = launchers.cuda_gram
-    monkeypatch.setattr(cuda._core, "cuda_gram", lambda **k: (read.append(k["data"]), run(**k)))
+    monkeypatch.setattr(launch._core, "cuda_gram", lambda **k: (read.append(k["data"]), run(**k)))
     whole = torch.randn(5, 6, 8, 3, generator=generator)
     in_place = [whole, whole[:, 2:], whole.transpose(1, 3), whole.permute(0, 2, 3, 1)[:, :, :, 1:]]
     with_gaps = [whole[..., 1:], whole.flatten(1).T.contiguous().T]
     grads = in_place + with_gaps
-    got, want = cuda.grad_gram(grads), reference.grad_gram(grads)
+    got, want = launch.grad_gram(grads), reference.grad_gram(grads)
     assert cosine_scaled(got - want, want).max() < 3e-6
     same = [address == g.data_ptr() for address, g in zip(read, grads, strict=True)]
     assert same == [True] * len(in_place) + [False] * len(with_gaps)
@@ -153,8 +154,8 @@ def test_siren_equals_the_cpu(launchers, n, method, generator):
     if n == 40:
         valid[::2] = valid[1::8] = False
     floor = torch.tensor(-torch.inf, dtype=torch.float64)
-    want = ops.siren(gram, valid, floor, method, 0.01)
-    got = cuda.siren(gram.T, valid, floor, method, 0.01)
+    want = operators.siren(gram, valid, floor, method, 0.01)
+    got = launch.siren(gram.T, valid, floor, method, 0.01)
     assert_relative(got[0], want[0], 1e-10, floor=float(gram.max()))
     assert torch.equal(got[1], want[1])
 
@@ -171,8 +172,8 @@ def test_select_equals_the_cpu(launchers, device, shared, n, method, generator):
         gram, valid = grads @ grads.T, torch.rand(n, generator=generator) < 0.9
         floor = torch.tensor(-torch.inf, dtype=torch.float64)
         arguments = (gram, gram.diagonal(), valid, floor, method, 0.0)
-        want = ops.siren_oris_(*arguments, theirs.statistics, theirs.counters, options)
-        got = cuda.siren_oris_(*arguments, ours.statistics, ours.counters, options)
+        want = operators.siren_oris_(*arguments, theirs.statistics, theirs.counters, options)
+        got = launch.siren_oris_(*arguments, ours.statistics, ours.counters, options)
         for g, w in zip(got, want, strict=True):
             if w.dtype == torch.float64:
                 assert_relative(g, w, 1e-9, floor=float(w.abs().max()) + 1e-9)

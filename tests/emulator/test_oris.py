@@ -8,7 +8,7 @@ from conftest import ORIS_PLAIN as PLAIN
 from conftest import assert_relative, float64, vectors
 
 import oasis
-from oasis import names, ops
+from oasis import names, operators
 from oasis.names import DRAWS, SCALES
 
 
@@ -58,7 +58,7 @@ def test_a_stream_equals_the_cpu(device, scale, draw, warmup, recursion, generat
         if n == 3:
             valid[:] = False
         got = device.oris(raw, adjusted, valid, *ours, **options)
-        want = ops.oris_(raw, adjusted, valid, *theirs, names.pack(**options))
+        want = operators.oris_(raw, adjusted, valid, *theirs, names.pack(**options))
         assert_same(got, want)
         assert_same(ours, theirs)
 

@@ -11,11 +11,12 @@ from conftest import assert_relative, cosine_scaled, oris_options
 from test_grad_gram import DTYPES, _layouts, assert_gram
 
 import oasis
-from oasis import _core, ops
+from oasis import _core, operators
 from oasis.gram import problem as gram_problem
 from oasis.gram.backends import compiled
 from oasis.gram.regimes import instantiate, sketch
 from oasis.names import DRAWS, RULES, SCALES
+from oasis.operators import cpu
 
 from .core import SanitizedCore, build_cpu
 from .program import Fault, Program
@@ -37,7 +38,7 @@ def sanitized(program, monkeypatch):
 
     def switch():
         core = SanitizedCore(program)
-        monkeypatch.setattr(ops, "_core", core)
+        monkeypatch.setattr(cpu, "_core", core)
         monkeypatch.setattr(compiled, "_core", core)
 
     return switch
@@ -78,10 +79,10 @@ def test_siren(sanitized, method, generator):
             cases.append((grads @ grads.T, valid, floor, method, 0.01, scores))
             cases.append((grads @ grads.T, valid, floor + torch.inf, method, 0.01, scores))
         cases[-1] = (*cases[-1][:2], torch.tensor(9.0, dtype=torch.float64), *cases[-1][3:])
-    wanted = [ops.siren(*case) for case in cases]
+    wanted = [operators.siren(*case) for case in cases]
     sanitized()
     for case, (adjusted, order) in zip(cases, wanted, strict=True):
-        got = ops.siren(*case)
+        got = operators.siren(*case)
         assert_relative(got[0], adjusted, 1e-9, floor=float(case[0].max()))
         assert torch.equal(got[1], order)
 
@@ -108,13 +109,15 @@ def test_no_number_leads_out_of_memory(sanitized, method, generator):
                 for shape in ((n, n), (n,), (5,))
             )
             valid = torch.rand(n, generator=generator) < 0.8
-            adjusted, order = ops.siren(gram, valid, extra[0], method, float(extra[1]), scores)
+            adjusted, order = operators.siren(
+                gram, valid, extra[0], method, float(extra[1]), scores
+            )
             picks = order[order >= 0].tolist()
             assert len(set(picks)) == len(picks) and valid[order[order >= 0]].all()
             state[0].copy_(extra[:4])
             for draw in DRAWS:
                 options = oris_options(draw=draw)
-                mask = ops.oris_(scores, adjusted, valid, *state, options)[2]
+                mask = operators.oris_(scores, adjusted, valid, *state, options)[2]
                 assert not (mask & ~valid).any()
 
 

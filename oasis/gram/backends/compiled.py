@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from oasis import _core
-from oasis.buffers import CPU, written_buffer
 from oasis.gram.backends.epilogue import FIELDS
+from oasis.operators.buffers import CPU, written_buffer
 
 
 class Epilogue:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from oasis import _core
-from oasis.buffers import oris_inputs, siren_inputs, state_buffers
+from oasis.operators.buffers import oris_inputs, siren_inputs, state_buffers
 
 BUILT = _core.build_info()["cuda"]
 MAX_EXACT = _core.MAX_EXACT

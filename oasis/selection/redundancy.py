@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oasis import _core, ops
+from oasis import _core, operators
 from oasis.checks import check_number
 from oasis.names import check_name
+from oasis.selection.checks import check_gram, check_valid
 
 MAX_EXACT = _core.MAX_EXACT
-_SLACK = 0.01  # what a Gram matrix in low precision may miss Cauchy-Schwarz and symmetry by
 AUTO_EXACT = 20  # "auto" is exact up to here: 1 ms; every further sample doubles it
 
 
@@ -24,41 +24,6 @@ class SirenResult:
     adjusted: Tensor
     order: Tensor
     method: str
-
-
-def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
-    """`gram` as float64, or an error that names it."""
-    if not isinstance(gram, Tensor) or not gram.dtype.is_floating_point:
-        got = gram.dtype if isinstance(gram, Tensor) else type(gram).__name__
-        raise TypeError(f"{name}: got {got}, expected a floating-point tensor [N, N]")
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or gram.shape[0] == 0:
-        raise ValueError(f"{name}: got shape {list(gram.shape)}, expected [N, N] with N >= 1")
-    if (gram.diagonal() < 0).any():
-        at = int((gram.diagonal() < 0).nonzero()[0])
-        raise ValueError(
-            f"{name}: negative diagonal {float(gram[at, at]):g} at {at}, expected squared norms"
-        )
-    gram = gram.detach().to(torch.float64)
-    norms = gram.diagonal().sqrt()
-    limit = torch.outer(norms, norms)
-    excess = torch.maximum(gram.abs() - limit, (gram - gram.T).abs())
-    if (wrong := excess > _SLACK * limit).any():
-        i, j = wrong.nonzero()[0].tolist()
-        raise ValueError(
-            f"{name}: got {float(gram[i, j]):g} at [{i}, {j}] and {float(gram[j, i]):g} at "
-            f"[{j}, {i}] between squared norms {float(gram[i, i]):g} and {float(gram[j, j]):g}; "
-            "expected inner products: symmetric, and at most the product of the norms"
-        )
-    return gram
-
-
-def check_valid(valid: Tensor, n: int) -> None:
-    """An error unless `valid` is a bool tensor [n]."""
-    if not isinstance(valid, Tensor) or valid.dtype != torch.bool:
-        got = valid.dtype if isinstance(valid, Tensor) else type(valid).__name__
-        raise TypeError(f"valid: got {got}, expected a bool tensor [{n}]")
-    if valid.shape != (n,):
-        raise ValueError(f"valid: got shape {list(valid.shape)}, expected [{n}]")
 
 
 def check_rule(method: str, ridge: float, n: int, name: str = "method") -> str:
@@ -120,5 +85,5 @@ def siren(
         samples = broken.any(1).nonzero().squeeze(1).tolist()
         raise ValueError(f"gram: non-finite entries in the rows of samples {samples}")
     floor = torch.full((), -torch.inf, dtype=torch.float64, device=gram.device)
-    adjusted, order = ops.siren(gram, valid, floor, used, float(ridge))
+    adjusted, order = operators.siren(gram, valid, floor, used, float(ridge))
     return SirenResult(adjusted, order[order >= 0], used)

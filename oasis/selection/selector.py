@@ -3,60 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 
 import torch
 from torch import Tensor, nn
 
-from oasis import ops
-from oasis.buffers import state_buffers
+from oasis import operators
 from oasis.checks import check_count
-from oasis.gram import HeadGram, grad_gram
-from oasis.oris import PRESETS, Preset, check_ratio
-from oasis.selector_state import Counter, Statistic, saved_state, settings_as_bytes
-from oasis.siren import check_gram, check_rule, check_valid
-
-_LARGEST = 1e150
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The outcome for a batch of N samples; tensors live on the device of the scores.
-
-    Attributes:
-        mask: [N] bool, True for the samples to train on.
-        informativeness: [N] float64, squared norm of the last-layer gradient.
-        adjusted: [N] float64, informativeness less redundancy (SIREN).
-        relative: [N] float64, adjusted in deviations from the running mean (ORIS's z).
-        probability: [N] float64, sigmoid((relative - threshold) / temperature). Of the draw "top"
-            only their sum, the expected number selected, has a meaning.
-        order: [<= N] int64, samples in the order SIREN picked them.
-        threshold: 0-d float64, I_T used for this batch.
-        siren: redundancy rule used.
-        backend: what computed it.
-        skipped: [N] bool, samples left out because their scores were not finite.
-        weight: [N] float32, factors of the selected samples' losses; None is 1 for each.
-
-    Samples without label tokens (zero gradient) and skipped ones have 0 in every score. Policies
-    that do not score have None in the fields from `informativeness` to `siren`.
-    """
-
-    mask: Tensor
-    informativeness: Tensor | None
-    adjusted: Tensor | None
-    relative: Tensor | None
-    probability: Tensor | None
-    order: Tensor | None
-    threshold: Tensor | None
-    siren: str | None
-    backend: str
-    skipped: Tensor
-    weight: Tensor | None = None
-
-    @property
-    def indices(self) -> Tensor:
-        """[k] int64, the selected samples, ascending."""
-        return self.mask.nonzero().squeeze(1)
+from oasis.gram import HeadGram
+from oasis.names import Counter, Statistic
+from oasis.operators.buffers import state_buffers
+from oasis.selection.batch import Batch, usable, validated
+from oasis.selection.presets import PRESETS, Preset
+from oasis.selection.redundancy import check_rule
+from oasis.selection.state import saved_state, settings_as_bytes
+from oasis.selection.threshold import check_ratio
+from oasis.selection.types import Selection
 
 
 class Selector(nn.Module):
@@ -236,134 +198,42 @@ class Selector(nn.Module):
             TypeError, ValueError: naming the argument; with nonfinite="raise" also for samples
                 whose scores are not finite. The state is then unchanged.
         """
-        if (grads is None) == (gram is None):
-            raise TypeError("select: expected either grads or gram, got both or neither")
-        source = "gram" if grads is None else "grads"
-        if grads is not None:
-            gram = grad_gram(grads)
-        gram = gram.gram if isinstance(gram, HeadGram) else gram
         state_buffers(self.statistics, self.counters, self.statistics.device)
-        if isinstance(gram, Tensor) and gram.device != self.statistics.device:
-            raise ValueError(
-                f"{source}: got device {gram.device}, expected {self.statistics.device} as the "
-                "selector's state; move it with selector.to(device)"
-            )
-        if grads is None:  # ours need no check
-            gram = check_gram(gram)
-        n = gram.shape[0]
-        norms = gram.diagonal()
-        measure = norms if scores is None else check_scores(scores, gram)
-        step, what = ops.siren_oris_, "gradients"
-        if scores is not None:
-            step, what = _measured, "gradients or scores"
-        scores = measure.clone()
-        allowed = torch.ones(n, dtype=torch.bool, device=gram.device)
-        if valid is not None:
-            check_valid(valid, n)
-            allowed = valid.to(gram.device)
-        # Beyond the bound the variance of the scores would overflow, and never decay.
-        skipped = allowed & ~((scores < _LARGEST) & (norms < _LARGEST))
-        if self.nonfinite == "raise" and skipped.any():
-            raise ValueError(
-                f"{source}: the {what} of samples {skipped.nonzero().squeeze(1).tolist()} are "
-                f"not finite (or their squared norm exceeds {_LARGEST:g}); "
-                "use nonfinite='skip' to leave such samples out"
-            )
-        # A zero gradient has nothing to teach (docs/method.md 1.3).
-        usable = allowed & ~skipped & (scores > 0) & (norms > 0)
-        rule = check_rule(self.preset.siren, self.preset.ridge, int(usable.sum()), "siren")
-        gram = torch.where(usable.unsqueeze(0) & usable.unsqueeze(1), gram, 0.0)
-        if not torch.isfinite(gram).all():
-            raise ValueError("gram: non-finite entries between samples with finite norms")
-        scores = torch.where(usable, scores, 0.0)
+        batch = validated(grads, gram, valid, scores, self.statistics.device)
+        return self._step(usable(batch, self.nonfinite))
 
+    def _step(self, batch: Batch) -> Selection:
+        """SIREN, then ORIS, which advances the state."""
+        preset, state = self.preset, (self.statistics, self.counters)
+        rule = check_rule(preset.siren, preset.ridge, int(batch.valid.sum()), "siren")
         threshold = self.threshold.clone()
-        p = self.preset
-        adjusted, order, relative, probability, mask = step(
-            gram,
-            scores,
-            usable,
-            self._floor(scores, usable),
-            rule,
-            p.ridge,
-            self.statistics,
-            self.counters,
-            p.options(self.ratio),
-        )
+        floor, options = self._floor(batch), preset.options(self.ratio)
+        first = batch.gram, batch.valid, floor, rule, preset.ridge
+        if batch.measured:  # scores that are not the diagonal of the Gram matrix
+            adjusted, order = operators.siren(*first, batch.scores)
+            results = operators.oris_(batch.scores, adjusted, batch.valid, *state, options)
+        else:
+            adjusted, order, *results = operators.siren_oris_(
+                batch.gram, batch.scores, *first[1:], *state, options
+            )
+        relative, probability, mask = results
         return Selection(
             mask=mask,
-            informativeness=scores,
+            informativeness=batch.scores,
             adjusted=adjusted,
             relative=relative,
             probability=probability,
             order=order[order >= 0],
             threshold=threshold,
             siren=rule,
-            backend=ops.siren_backend(gram.device.type),
-            skipped=skipped,
+            backend=operators.siren_backend(batch.gram.device.type),
+            skipped=batch.skipped,
         )
 
-    def _floor(self, scores: Tensor, usable: Tensor) -> Tensor:
+    def _floor(self, batch: Batch) -> Tensor:
         """The score at which SIREN stops: -inf, but for the preset "released"."""
         if not self.preset.stop:
             return torch.full_like(self.threshold, -torch.inf)
         state = self.statistics, self.counters
-        return ops.oris_stop(scores, usable, *state, self.preset.options(self.ratio))
-
-
-def check_scores(scores: Tensor, gram: Tensor) -> Tensor:
-    """`scores` on the device of `gram` [N, N], or an error that names it."""
-    if not isinstance(scores, Tensor) or scores.dtype != torch.float64:
-        got = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
-        raise TypeError(f"scores: got {got}, expected a float64 tensor [{len(gram)}]")
-    if scores.shape != (len(gram),):
-        raise ValueError(f"scores: got shape {list(scores.shape)}, expected [{len(gram)}]")
-    if (scores < 0).any():
-        at = int((scores < 0).nonzero()[0])
-        raise ValueError(f"scores: got {float(scores[at]):g} at {at}, expected numbers >= 0")
-    return scores.detach().to(gram.device)
-
-
-def _measured(gram, scores, usable, floor, rule, ridge, *rest):
-    """`ops.siren_oris_` with scores that are not the diagonal of the Gram matrix."""
-    adjusted, order = ops.siren(gram, usable, floor, rule, ridge, scores)
-    return adjusted, order, *ops.oris_(scores, adjusted, usable, *rest)
-
-
-def select(
-    grads: Tensor | Sequence[Tensor],
-    *,
-    ratio: float = 0.25,
-    selector: Selector | None = None,
-    seed: int = 0,
-) -> Selection:
-    """Select the samples of one batch worth training on.
-
-    With a `selector`, the batch is judged against everything that selector has seen, and its state
-    advances. Without one, the batch is treated as the first of a stream: scores are normalised by
-    the batch's own mean and deviation, and nothing is remembered.
-
-    Args:
-        grads: [N, ...] per-sample gradients of the last layer, or a sequence of such tensors, one
-            per parameter.
-        ratio: expected share to select, in (0, 1]; ignored with a `selector`, which has its own.
-        selector: the stream's state.
-        seed: of the draw; ignored with a `selector`.
-
-    The draw is a function of `seed` alone: in a loop use a `selector`, or another seed each time.
-
-    Raises:
-        TypeError, ValueError: naming the argument; also for samples with non-finite gradients.
-
-    Example:
-        >>> selection = select(torch.randn(16, 1000), ratio=0.25)
-        >>> chosen = selection.indices
-    """
-    if selector is None:
-        selector = Selector(ratio, seed=seed)
-        first = grads if isinstance(grads, Tensor) else grads[0] if len(grads) else None
-        if isinstance(first, Tensor):
-            selector.to(first.device)
-    elif not isinstance(selector, Selector):
-        raise TypeError(f"selector: got {type(selector).__name__}, expected an oasis.Selector")
-    return selector.select(grads)
+        options = self.preset.options(self.ratio)
+        return operators.oris_stop(batch.scores, batch.valid, *state, options)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from oasis.buffers import check_buffer
+from oasis.checks import check_buffer
 from oasis.names import Counter, Statistic
 
 ENTRIES = ("statistics", "counters", "_extra_state")

@@ -1,0 +1,135 @@
+"""The operators on the CPU, but for the output head's (`oasis.gram.operators`).
+
+What lies at the addresses that the compiled core takes is checked at every call
+(`oasis.operators.buffers`), what it means by `oasis.gram` and `oasis.selection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from oasis import _core
+from oasis.checks import check_grads
+from oasis.operators.buffers import CPU, oris_inputs, siren_inputs, state_buffers
+from oasis.operators.library import implement
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+@implement("grad_gram", "CPU")
+def _(grads: Sequence[Tensor]) -> Tensor:
+    """Gram matrix [N, N] (float64) of per-sample gradients, one tensor [N, ...] per parameter."""
+    check_grads(grads)
+    n = grads[0].shape[0]
+    out = torch.zeros(n, n, dtype=torch.float64)
+    for g in grads:
+        part = _gram_of(g, wide=False)
+        if g.dtype != torch.float64 and _outside_float32(g, part.diagonal()):
+            part = _gram_of(g, wide=True)
+        out += part
+    return out
+
+
+def _gram_of(g: Tensor, wide: bool) -> Tensor:
+    part = torch.zeros(g.shape[0], g.shape[0], dtype=torch.float64)
+    _core.gram(g.data_ptr(), _dtype_name(g), list(g.shape), list(g.stride()), wide, part.data_ptr())
+    return part
+
+
+def _outside_float32(g: Tensor, squared_norms: Tensor) -> bool:
+    """Whether products of finite, non-zero gradients left float32's range (rare, so looked at
+    only where a squared norm is suspicious)."""
+    suspects = (
+        (~squared_norms.isfinite() | (squared_norms < 1e-31 * g[0].numel())).nonzero().squeeze(1)
+    )
+    largest = (float(g[i].abs().amax()) for i in suspects.tolist())
+    return any(0 < value < float("inf") for value in largest)
+
+
+@implement("siren", "CPU")
+def siren(
+    gram: Tensor,
+    valid: Tensor,
+    floor: Tensor,
+    method: str,
+    ridge: float,
+    informativeness: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Adjusted scores [N] and pick order [N] (-1 after the last pick) from a Gram matrix [N, N].
+
+    `informativeness` [N] >= 0 takes the place of its diagonal as a score; cosines stay those of the
+    matrix. (Of "residual": informativeness x the share of the gradient outside the picks' span.)
+    """
+    gram, valid, floor, scores = siren_inputs(gram, valid, floor, informativeness, CPU)
+    n = gram.shape[0]
+    if scores is not None and method == "residual":
+        gram = _with_diagonal(gram, scores)
+    adjusted = torch.empty(n, dtype=torch.float64)
+    order = torch.empty(n, dtype=torch.int64)
+    _core.siren(
+        gram.data_ptr(),
+        valid.data_ptr(),
+        n,
+        method,
+        ridge,
+        float(floor),
+        adjusted.data_ptr(),
+        order.data_ptr(),
+        0 if scores is None else scores.data_ptr(),
+    )
+    return adjusted, order
+
+
+def _with_diagonal(gram: Tensor, diagonal: Tensor) -> Tensor:
+    """The Gram matrix of the same directions with other squared norms (0 stays 0)."""
+    norms = gram.diagonal().sqrt()
+    factor = torch.where(norms > 0, diagonal.sqrt() / norms, 0.0)
+    scaled = gram * factor * factor.unsqueeze(1)
+    return torch.where(torch.eye(len(gram), dtype=torch.bool), diagonal, scaled)
+
+
+@implement("oris_", "CPU")
+def oris_(informativeness, adjusted, valid, statistics, counters, options):
+    """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
+    inputs = oris_inputs(informativeness, adjusted, valid, CPU)
+    statistics, counters = state_buffers(statistics, counters, CPU)
+    n = informativeness.shape[0]
+    relative, probability = (torch.empty(n, dtype=torch.float64) for _ in range(2))
+    mask = torch.empty(n, dtype=torch.bool)
+    _core.oris(
+        *(t.data_ptr() for t in inputs),
+        n,
+        statistics.data_ptr(),
+        counters.data_ptr(),
+        options,
+        relative.data_ptr(),
+        probability.data_ptr(),
+        mask.data_ptr(),
+    )
+    return relative, probability, mask
+
+
+@implement("oris_stop", "CPU", "CUDA")  # of one preset: not worth a kernel
+def _(*arguments) -> Tensor:
+    """The score at which z of this batch is the threshold; the state is only read."""
+    scores, valid, statistics, counters = (t.cpu() for t in arguments[:4])
+    scores, _, valid = oris_inputs(scores, scores, valid, CPU)
+    state = state_buffers(statistics, counters, CPU)
+    addresses = (t.data_ptr() for t in state)
+    stop = _core.oris_stop(
+        scores.data_ptr(), valid.data_ptr(), len(scores), *addresses, arguments[4]
+    )
+    return torch.full((), stop, dtype=torch.float64, device=arguments[0].device)
+
+
+@implement("siren_oris_", "CPU")
+def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
+    """From Gram matrix to mask: adjusted and order as `siren`, then what `oris_` returns."""
+    adjusted, order = siren(gram, valid, floor, method, ridge)
+    results = oris_(informativeness, adjusted, valid, statistics, counters, options)
+    return adjusted, order, *results

@@ -1,0 +1,114 @@
+"""Every operator's schema, and what it gives for fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from oasis.operators.library import define, fake
+
+define("grad_gram(Tensor[] grads) -> Tensor")
+
+
+@fake("grad_gram")
+def _(grads: Sequence[Tensor]) -> Tensor:
+    n = grads[0].shape[0]
+    return grads[0].new_empty((n, n), dtype=torch.float64)
+
+
+define(
+    "siren(Tensor gram, Tensor valid, Tensor floor, str method, float ridge, "
+    "Tensor? informativeness=None) -> (Tensor, Tensor)"
+)
+
+
+@fake("siren")
+def _(gram, valid, floor, method, ridge, informativeness=None):
+    n = gram.shape[0]
+    return gram.new_empty(n), gram.new_empty(n, dtype=torch.int64)
+
+
+define(
+    "oris_(Tensor informativeness, Tensor adjusted, Tensor valid, Tensor(a!) statistics, "
+    "Tensor(b!) counters, float[] options) -> (Tensor, Tensor, Tensor)"
+)
+
+
+@fake("oris_")
+def _(informativeness, adjusted, valid, statistics, counters, options):
+    like = informativeness
+    return torch.empty_like(like), torch.empty_like(like), torch.empty_like(like, dtype=torch.bool)
+
+
+define(
+    "oris_stop(Tensor informativeness, Tensor valid, Tensor statistics, Tensor counters, "
+    "float[] options) -> Tensor"
+)
+
+
+@fake("oris_stop")
+def _(informativeness, valid, statistics, counters, options):
+    return informativeness.new_empty((), dtype=torch.float64)
+
+
+define(
+    "siren_oris_(Tensor gram, Tensor informativeness, Tensor valid, Tensor floor, str method, "
+    "float ridge, Tensor(a!) statistics, Tensor(b!) counters, float[] options) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@fake("siren_oris_")
+def _(gram, informativeness, valid, floor, method, ridge, statistics, counters, options):
+    n = gram.shape[0]
+    types = (torch.float64, torch.int64, torch.float64, torch.float64, torch.bool)
+    return tuple(gram.new_empty(n, dtype=dtype) for dtype in types)
+
+
+define(
+    "head_gram(Tensor hidden, Tensor weight, Tensor labels, Tensor sample, int num_samples, "
+    'Tensor? bias, float softcap, float scale, bool mean, str method="ghost", '
+    "int sketch_dim=4096, int seed=0) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def _per_sample(like: Tensor, n: int) -> tuple[Tensor, ...]:
+    real = [like.new_empty(s, dtype=torch.float64) for s in ((n, n), (n,), (n,), (n,))]
+    return *real, *(like.new_empty((n,), dtype=torch.int64) for _ in range(2))
+
+
+@fake("head_gram")
+def _(hidden, weight, labels, sample, num_samples, *options):
+    return _per_sample(hidden, num_samples)
+
+
+define(
+    "head_partial(Tensor hidden, Tensor weight, Tensor labels, Tensor sample, int num_samples, "
+    "Tensor? bias, float softcap, float scale, bool mean, int first) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@fake("head_partial")
+def _(hidden, weight, labels, sample, num_samples, *options):
+    context = torch.library.get_ctx()
+    tokens, distinct = context.new_dynamic_size(), context.new_dynamic_size()
+    work = torch.promote_types(hidden.dtype, torch.float32)
+    shapes = (tokens, tokens), (tokens, tokens), (tokens, distinct)
+    sums = [hidden.new_empty(shape, dtype=work) for shape in shapes]
+    token = hidden.new_empty((7, tokens), dtype=torch.float64)
+    return *sums, token, labels.new_empty(tokens), labels.new_empty(num_samples)
+
+
+define(
+    "head_merge(Tensor[] products, Tensor[] gathers, Tensor[] token, Tensor inner, Tensor labels, "
+    "Tensor tokens, float softcap, float scale, bool mean) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@fake("head_merge")
+def _(products, gathers, token, inner, labels, tokens, softcap, scale, mean):
+    return _per_sample(inner, tokens.shape[0])

@@ -1,0 +1,47 @@
+"""What a selection is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The outcome for a batch of N samples; tensors live on the device of the scores.
+
+    Attributes:
+        mask: [N] bool, True for the samples to train on.
+        informativeness: [N] float64, squared norm of the last-layer gradient.
+        adjusted: [N] float64, informativeness less redundancy (SIREN).
+        relative: [N] float64, adjusted in deviations from the running mean (ORIS's z).
+        probability: [N] float64, sigmoid((relative - threshold) / temperature). Of the draw "top"
+            only their sum, the expected number selected, has a meaning.
+        order: [<= N] int64, samples in the order SIREN picked them.
+        threshold: 0-d float64, I_T used for this batch.
+        siren: redundancy rule used.
+        backend: what computed it.
+        skipped: [N] bool, samples left out because their scores were not finite.
+        weight: [N] float32, factors of the selected samples' losses; None is 1 for each.
+
+    Samples without label tokens (zero gradient) and skipped ones have 0 in every score. Policies
+    that do not score have None in the fields from `informativeness` to `siren`.
+    """
+
+    mask: Tensor
+    informativeness: Tensor | None
+    adjusted: Tensor | None
+    relative: Tensor | None
+    probability: Tensor | None
+    order: Tensor | None
+    threshold: Tensor | None
+    siren: str | None
+    backend: str
+    skipped: Tensor
+    weight: Tensor | None = None
+
+    @property
+    def indices(self) -> Tensor:
+        """[k] int64, the selected samples, ascending."""
+        return self.mask.nonzero().squeeze(1)
