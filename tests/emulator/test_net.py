@@ -6,12 +6,13 @@ import re
 
 import pytest
 import torch
+from conftest import ORIS_PLAIN as PLAIN
 from sanitized.program import Fault
 
 from oasis.names import Statistic, pack
 
 from .device import KERNELS, Device
-from .test_oris import PLAIN, state
+from .test_oris import state
 from .test_siren import random_gram
 
 FAULTS = [
