@@ -17,17 +17,16 @@ from transformers.utils import logging
 
 from oasis import Selection, Selector, policies
 from oasis.policies.base import validation_rows
-
-from .atomic import failed_writes_named
-from .callbacks import SelectionHooks, SelectionProgress
-from .events import Counts, StepState, selection_event, statistics
-from .images import COUNTS, count_images
-from .loss import summed_cross_entropy
-from .rehearsal import Rehearsal
-from .sample_grads import SampleGradients
-from .scoring import Head, forward_parameters, inspect_head, text_config, unwrap
-from .signals import LAYERS, compute
-from .subbatch import WEIGHT, dummy, right_padded, take, targets
+from oasis.train.atomic import failed_writes_named
+from oasis.train.batch.images import COUNTS, count_images
+from oasis.train.batch.rehearsal import Rehearsal
+from oasis.train.batch.subbatch import WEIGHT, dummy, right_padded, take, targets
+from oasis.train.callbacks import SelectionHooks, SelectionProgress
+from oasis.train.events import Counts, StepState, selection_event, statistics
+from oasis.train.loss import summed_cross_entropy
+from oasis.train.scoring import Head, forward_parameters, inspect_head, text_config, unwrap
+from oasis.train.signals.compute import LAYERS, compute
+from oasis.train.signals.sample_grads import SampleGradients
 
 logger = logging.get_logger(__name__)
 
