@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from oasis.cli import MISSING_EXTRA, from_extra
+from oasis.extra import MISSING_EXTRA, from_extra
 
 if TYPE_CHECKING:
     from oasis.lab.compare import Grid

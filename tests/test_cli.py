@@ -11,6 +11,7 @@ from runs_on_disk import start, write_events
 
 import oasis
 from oasis import cli, doctor
+from oasis.extra import EXTRA_MODULES
 from oasis.lab.data.assets import AssetError
 from oasis.lab.record.lock import Busy
 
@@ -270,7 +271,7 @@ def test_every_module_of_the_extra_is_known():
     for line in names:
         name = line.split(";")[0].split(">")[0].strip()
         assert name in doctor.TRAIN_EXTRA
-        assert {"pyyaml": "yaml", "scikit-learn": "sklearn"}.get(name, name) in cli.EXTRA_MODULES
+        assert {"pyyaml": "yaml", "scikit-learn": "sklearn"}.get(name, name) in EXTRA_MODULES
 
 
 def test_python_m_oasis():

@@ -4,7 +4,7 @@
 >>> report.write(["runs/demo"], out="report.html")      # doctest: +SKIP
 """
 
-from oasis.lab.report.html import write
+from oasis.lab.report.pages import write
 from oasis.lab.report.runs import Run, find
 
 __all__ = ["Run", "find", "write"]
