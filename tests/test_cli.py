@@ -7,6 +7,7 @@ import types
 from importlib import metadata
 
 import pytest
+from packaging.requirements import Requirement
 from runs_on_disk import start, write_events
 
 import oasis
@@ -269,7 +270,7 @@ def test_every_module_of_the_extra_is_known():
     names = [line for line in requires if line.endswith(('extra == "train"', "extra == 'train'"))]
     assert names
     for line in names:
-        name = line.split(";")[0].split(">")[0].strip()
+        name = Requirement(line).name
         assert name in doctor.TRAIN_EXTRA
         assert {"pyyaml": "yaml", "scikit-learn": "sklearn"}.get(name, name) in EXTRA_MODULES
 
