@@ -17,8 +17,8 @@ from pathlib import Path
 from peft import load_peft_weights, set_peft_model_state_dict
 
 from bench.timing import table
-from oasis.train.config import RunConfig
-from oasis.train.workspace import Workspace
+from oasis.lab.config import RunConfig
+from oasis.lab.workspace import Workspace
 
 
 def macro(shares: Sequence[tuple[float, int]]) -> tuple[float, float]:

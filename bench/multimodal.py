@@ -29,12 +29,12 @@ from transformers.utils import logging
 
 from bench.timing import table
 from oasis import policies
-from oasis.report.results import welch
+from oasis.lab.data.encoding import Collator, encode
+from oasis.lab.data.stream import MemoryStream
+from oasis.lab.data.tasks import Example
+from oasis.lab.evaluate import a_avg, a_last
+from oasis.lab.report.results import welch
 from oasis.train import SelectionTrainer
-from oasis.train.encoding import Collator, encode
-from oasis.train.evaluate import a_avg, a_last
-from oasis.train.stream import MemoryStream
-from oasis.train.tasks import Example
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TASKS = {  # question, answer by digit

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from oasis.train import SelectionTrainer
+from oasis.train.batch.subbatch import take, targets
 from oasis.train.scoring import forward_parameters, score
-from oasis.train.subbatch import take, targets
 
 STEPS = (1, 3)
 PICKED = 4

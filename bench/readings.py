@@ -21,9 +21,9 @@ from scipy import stats
 from bench.real_training import markdown, parse, write
 from bench.recording import Recording, record
 from oasis import Selector
+from oasis.lab.workspace import Workspace
 from oasis.names import DRAWS, SCALES
 from oasis.selection.presets import PRESETS, Preset
-from oasis.train.workspace import Workspace
 
 BETAS = (0.1, 0.5, 0.9, 0.99)
 WARMUPS = (1, 320)  # candidates

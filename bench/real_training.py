@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 from transformers import PrinterCallback
 
+from oasis.lab import strict_yaml
+from oasis.lab.config import RunConfig
+from oasis.lab.run import training_arguments
+from oasis.lab.workspace import Workspace
 from oasis.policies import Policy
-from oasis.train import SelectionTrainer, strict_yaml
-from oasis.train.config import RunConfig
-from oasis.train.run import training_arguments
-from oasis.train.workspace import Workspace
+from oasis.train import SelectionTrainer
 
 Options = TypeVar("Options")
 
@@ -28,7 +29,7 @@ def trainer_of(
     kind: type[SelectionTrainer] = SelectionTrainer,
     **arguments: Any,
 ) -> Iterator[SelectionTrainer]:
-    """The trainer that `oasis.train.run.run` would use, without evaluation or a record on disk.
+    """The trainer that `oasis.lab.run.run` would use, without evaluation or a record on disk.
 
     The workspace's model carries LoRA while this is open, and none afterwards.
     """

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from bench.real_training import trainer_of
 from oasis import Selection, policies
+from oasis.lab.config import RunConfig
+from oasis.lab.workspace import Workspace
 from oasis.policies import Policy, Signals
-from oasis.train.config import RunConfig
-from oasis.train.workspace import Workspace
 
 
 class Recorder:

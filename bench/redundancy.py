@@ -27,8 +27,8 @@ from bench.probe import KINDS, STEPS, Probes, ProbingTrainer
 from bench.real_training import markdown, parse, trainer_of, write
 from bench.redundancy_rules import RULES, left_by
 from oasis import policies
-from oasis.train.config import RunConfig
-from oasis.train.workspace import Workspace
+from oasis.lab.config import RunConfig
+from oasis.lab.workspace import Workspace
 
 PHASES = ("early", "middle", "late")
 MEASURES = ("left", "change", "net", "twins")

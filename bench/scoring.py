@@ -12,11 +12,11 @@ import torch
 
 from bench.timing import interleaved, ratio, show, table
 from oasis import Selector
-from oasis.train import model as models
-from oasis.train import tasks
-from oasis.train.device import choose_dtype
-from oasis.train.encoding import Collator, encode
-from oasis.train.evaluate import pad_id
+from oasis.lab import model as models
+from oasis.lab.data import tasks
+from oasis.lab.data.encoding import Collator, encode
+from oasis.lab.device import choose_dtype
+from oasis.lab.evaluate import pad_id
 from oasis.train.scoring import inspect_head, score
 
 

@@ -15,9 +15,9 @@ import pandas as pd
 from scipy import stats
 
 from bench.timing import table
-from oasis.report.comparison import p_value
-from oasis.report.comparison_figures import accuracy_ranking, by_ratio
-from oasis.report.results import Variant, Welch, welch
+from oasis.lab.report.comparison import p_value
+from oasis.lab.report.comparison_figures import accuracy_ranking, by_ratio
+from oasis.lab.report.results import Variant, Welch, welch
 
 RESULTS = Path(__file__).parent / "streams" / "results"
 OURS = "oasis"

@@ -9,26 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-MISSING_EXTRA = "needs the extra [train]: pip install 'oasis-select[train]'"
-
-# Modules that the extra brings. Any other missing module is our fault and keeps its traceback.
-EXTRA_MODULES = frozenset(
-    {
-        *("accelerate", "filelock", "gguf", "jinja2", "markupsafe", "matplotlib", "pandas"),
-        *(
-            "peft",
-            "pyarrow",
-            "rich",
-            "safetensors",
-            "scipy",
-            "sentencepiece",
-            "sklearn",
-            "transformers",
-            "typer",
-            "yaml",
-        ),
-    }
-)
+from oasis.extra import MISSING_EXTRA, from_extra
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,11 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         return stop.code or 0
     return 0
-
-
-def from_extra(error: ModuleNotFoundError) -> bool:
-    """Whether the module that was not found is one that the extra `[train]` installs."""
-    return (error.name or "").partition(".")[0] in EXTRA_MODULES
 
 
 def _without_extra(argv: list[str]) -> int:

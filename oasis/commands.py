@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from oasis.cli import MISSING_EXTRA, from_extra
+from oasis.extra import MISSING_EXTRA, from_extra
 
 if TYPE_CHECKING:
-    from oasis.compare import Grid
-    from oasis.compare.config import Cell
+    from oasis.lab.compare import Grid
+    from oasis.lab.compare.config import Cell
 
 Overrides = Annotated[
     list[str] | None,
@@ -58,7 +58,7 @@ DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 @contextmanager
 def running(interrupted: str) -> Iterator[None]:
     """One line instead of a traceback for what goes wrong in a run and the user can put right."""
-    from oasis.train.assets import AssetError
+    from oasis.lab.data.assets import AssetError
 
     try:
         # OSError: no such model, a folder in use, no space left on the device.
@@ -120,15 +120,15 @@ def train(
 ) -> None:
     """Train a language model on a stream of tasks, on the samples that a policy selects."""
     with one_line():
-        from oasis.train import preflight, strict_yaml
-        from oasis.train.config import RunConfig
+        from oasis.lab import preflight, strict_yaml
+        from oasis.lab.config import RunConfig
     changes = [*(overrides or ()), *(["resume=true"] if resume else ())]
     with one_line(ValueError, TypeError, OSError):
         settings = RunConfig.load(config, changes)
         with strict_yaml.located(config, changes):
             preflight.check(settings)
     with one_line():
-        from oasis.train.run import run
+        from oasis.lab.run import run
     if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
         fail(
             f"{settings.directory} holds a run already: --resume goes on with it, --overwrite "
@@ -158,7 +158,7 @@ def demo(
     Policies: oasis, random and full. A few minutes on two CPU cores; downloads about 135 MB once.
     """
     with one_line():
-        from oasis.train.demo import demo
+        from oasis.lab.demo import demo
     with running(f"interrupted; {out} keeps what was done"):
         demo(out=out, quick=quick)
 
@@ -189,8 +189,8 @@ def compare(
     unless `run.save_steps` says otherwise).
     """
     with one_line():
-        from oasis.compare import Grid, runner
-        from oasis.train import strict_yaml
+        from oasis.lab import strict_yaml
+        from oasis.lab.compare import Grid, runner
     with one_line(ValueError, TypeError, OSError):
         grid = Grid.load(config, overrides or ())
         with strict_yaml.located(config, overrides or ()):
@@ -199,7 +199,7 @@ def compare(
         if not overwrite:
             runner.refuse_changed(cells)
     if dry_run:
-        from oasis.compare.state import damaged, state
+        from oasis.lab.compare.state import damaged, state
 
         for cell in cells:
             print(f"{cell.name}: {damaged(cell.config) or state(cell.config)}")
@@ -217,9 +217,9 @@ def compare(
 
 def _report_of(grid: Grid, cells: list[Cell]) -> None:
     """Tables and page of the runs of the grid that are on disk with its settings."""
-    from oasis.compare.state import changed, damaged
-    from oasis.report import comparison
-    from oasis.report.runs import load_all
+    from oasis.lab.compare.state import changed, damaged
+    from oasis.lab.report import comparison
+    from oasis.lab.report.runs import load_all
 
     there = [cell for cell in cells if (cell.directory / "events.jsonl").exists()]
     sound = [cell for cell in there if damaged(cell.config) is None]  # the others are named already
@@ -244,7 +244,7 @@ def report(
     comparison, with figures/*.png and results.csv, results.parquet and results.json beside it.
     """
     with one_line():
-        from oasis import report
+        from oasis.lab import report
     with one_line(OSError, ValueError):
         folders = report.find(runs)
     with one_line(OSError, ValueError):

@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from oasis.names import pack
+from oasis import PRESETS
+from oasis.names import OPTIONS, pack
 
 settings.register_profile("oasis", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("oasis")
@@ -79,18 +80,10 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(20240607)
 
 
-# Options of one ORIS step, each different from what a forgotten one would be.
-ORIS_CHOICES = {
-    "ratio": 0.25,
-    "beta": 0.9,
-    "scale": "within",
-    "draw": "bernoulli",
-    "warmup": 1,
-    "recursion": "equations",
-    "gain": 0.1,
-    "slack": 0.01,
-    "temperature": 0.5,
-}
+# Options of one ORIS step: the paper's, and others of which each differs from what a forgotten one
+# would be.
+ORIS_PLAIN = {name: getattr(PRESETS["paper"], name, 0.25) for name in OPTIONS}  # 0.25: the ratio
+ORIS_CHOICES = ORIS_PLAIN | {"scale": "within", "gain": 0.1, "slack": 0.01, "temperature": 0.5}
 
 
 def oris_options(**changed) -> list[float]:

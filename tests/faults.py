@@ -19,7 +19,7 @@ from pathlib import Path
 import peft
 import torch
 
-from oasis.train.record import EventLog
+from oasis.lab.record.log import EventLog
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 OTHERS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
@@ -172,7 +172,7 @@ def hurry(monkeypatch) -> None:
 
 @contextlib.contextmanager
 def another_process_in(directory):
-    """Holds the lock of a run directory, as `oasis.train.lock` does, and dies by SIGKILL."""
+    """Holds the lock of a run directory, as `oasis.lab.record.lock` does, and dies by SIGKILL."""
     folder = directory / ".oasis"
     folder.mkdir(parents=True, exist_ok=True)
     code = "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); "

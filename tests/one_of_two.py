@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from oasis.train import SelectionTrainer
 from oasis.train.scoring import Head
-from oasis.train.signals import compute
+from oasis.train.signals.compute import compute
 
 MASKS = (
     ((1, 0, 1, 0), (0, 0, 0, 0), (1, 1, 0, 0)),

@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from oasis.train import archives
+from oasis.lab.data import archives
 
 FILES = {"./data/b.txt": b"second", "./data/a.txt": b"first", "./other": b"x"}
 

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from oasis.train import assets, tasks
+from oasis.lab.data import assets, tasks
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import pytest
 import tiny_text
 
-from oasis.train.benchmarks import (
+from oasis.lab.data.benchmarks import (
     LABELLED,
     LONG_SEQUENCE,
     TRACE,
@@ -17,8 +17,8 @@ from oasis.train.benchmarks import (
     read_task_config,
     read_trace,
 )
-from oasis.train.evaluate import choice_accuracy
-from oasis.train.tasks import Example
+from oasis.lab.data.tasks import Example
+from oasis.lab.evaluate import choice_accuracy
 
 
 def write(path, content):

@@ -7,12 +7,14 @@ import types
 from importlib import metadata
 
 import pytest
+from packaging.requirements import Requirement
 from runs_on_disk import start, write_events
 
 import oasis
 from oasis import cli, doctor
-from oasis.train.assets import AssetError
-from oasis.train.lock import Busy
+from oasis.extra import EXTRA_MODULES
+from oasis.lab.data.assets import AssetError
+from oasis.lab.record.lock import Busy
 
 CONFIG = "name: mine\nout: somewhere\ntasks: [bbc]\narrivals: 40\nratio: 0.25\n"
 
@@ -32,7 +34,7 @@ def replace_module(monkeypatch, name, **members):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Configs that reached `oasis.train.run.run`, which returns numbers made up."""
+    """Configs that reached `oasis.lab.run.run`, which returns numbers made up."""
     seen = []
     numbers = {"a_last": 0.612, "a_avg": 0.7, "selected": 10, "candidates": 40, "ratio": 0.25}
     result = types.SimpleNamespace(finished=True, seconds=3.2, **numbers)
@@ -41,7 +43,7 @@ def runs(monkeypatch):
         seen.append(config)
         return result
 
-    replace_module(monkeypatch, "oasis.train.run", run=run)
+    replace_module(monkeypatch, "oasis.lab.run", run=run)
     return seen
 
 
@@ -49,7 +51,7 @@ def failing_run(monkeypatch, error):
     def run(_):
         raise error
 
-    replace_module(monkeypatch, "oasis.train.run", run=run)
+    replace_module(monkeypatch, "oasis.lab.run", run=run)
 
 
 def error_line(capsys):
@@ -155,7 +157,7 @@ def test_what_the_policy_does_not_take_is_one_line(config, runs, capsys, options
 
 
 def test_an_argument_that_oasis_refuses_is_one_line(config, monkeypatch, capsys):
-    replace_module(monkeypatch, "oasis.train.run", run=lambda _: oasis.threshold(7))
+    replace_module(monkeypatch, "oasis.lab.run", run=lambda _: oasis.threshold(7))
     assert cli.main(["train", config]) == 2
     assert "7" in error_line(capsys)
 
@@ -164,13 +166,13 @@ def test_an_argument_that_oasis_refuses_is_one_line(config, monkeypatch, capsys)
     ("module", "statement"),
     [
         ("elsewhere", "raise ValueError('inside training')"),
-        ("oasis.train.fake", "raise TypeError('inside training')"),
+        ("oasis.lab.fake", "raise TypeError('inside training')"),
     ],
 )
 def test_a_fault_keeps_its_traceback(config, monkeypatch, module, statement):
     members = {"__name__": module}
     exec(f"def run(_):\n    {statement}\n", members)
-    replace_module(monkeypatch, "oasis.train.run", run=members["run"])
+    replace_module(monkeypatch, "oasis.lab.run", run=members["run"])
     with pytest.raises((ValueError, TypeError), match="inside training"):
         cli.main(["train", config])
 
@@ -184,7 +186,7 @@ def test_interrupt(config, monkeypatch, capsys, save_steps, hint):
 
 def test_demo_passes_its_options_on(tmp_path, monkeypatch):
     seen = []
-    replace_module(monkeypatch, "oasis.train.demo", demo=lambda **options: seen.append(options))
+    replace_module(monkeypatch, "oasis.lab.demo", demo=lambda **options: seen.append(options))
     assert cli.main(["demo"]) == cli.main(["demo", "--quick", "--out", str(tmp_path)]) == 0
     assert [options["quick"] for options in seen] == [False, True]
     assert seen[1]["out"] == tmp_path
@@ -249,7 +251,7 @@ def test_without_the_extra(no_typer, monkeypatch, capsys):
 @pytest.mark.parametrize("module", ["matplotlib", "jinja2"])
 def test_half_an_extra(tmp_path, monkeypatch, capsys, module):
     write_events(tmp_path / "oasis", [start("oasis")])
-    for name in [name for name in sys.modules if name.startswith("oasis.report")]:
+    for name in [name for name in sys.modules if name.startswith("oasis.lab.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(oasis, "report", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
@@ -258,8 +260,8 @@ def test_half_an_extra(tmp_path, monkeypatch, capsys, module):
 
 
 def test_another_missing_module_is_not_blamed_on_the_extra(config, monkeypatch):
-    monkeypatch.setitem(sys.modules, "oasis.train.run", None)
-    with pytest.raises(ModuleNotFoundError, match=r"oasis\.train\.run"):
+    monkeypatch.setitem(sys.modules, "oasis.lab.run", None)
+    with pytest.raises(ModuleNotFoundError, match=r"oasis\.lab\.run"):
         cli.main(["train", config])
 
 
@@ -268,9 +270,9 @@ def test_every_module_of_the_extra_is_known():
     names = [line for line in requires if line.endswith(('extra == "train"', "extra == 'train'"))]
     assert names
     for line in names:
-        name = line.split(";")[0].split(">")[0].strip()
+        name = Requirement(line).name
         assert name in doctor.TRAIN_EXTRA
-        assert {"pyyaml": "yaml", "scikit-learn": "sklearn"}.get(name, name) in cli.EXTRA_MODULES
+        assert {"pyyaml": "yaml", "scikit-learn": "sklearn"}.get(name, name) in EXTRA_MODULES
 
 
 def test_python_m_oasis():

@@ -14,13 +14,13 @@ import yaml
 from faults import Disk, Full, another_process_in, noticed
 from rich.console import Console
 
-from oasis.compare import Grid, compare
-from oasis.compare.progress import Progress, Tail
-from oasis.compare.runner import Pool, Report, number_of_workers, plan
-from oasis.compare.state import FINISHED, NEW, PARTIAL, changed, damaged, state
-from oasis.compare.worker import DONE, FAILED, TAKEN, Runner, Stopped
-from oasis.train.record import read_events
-from oasis.train.run import run
+from oasis.lab.compare import Grid, compare
+from oasis.lab.compare.progress import Progress, Tail
+from oasis.lab.compare.runner import Pool, Report, number_of_workers, plan
+from oasis.lab.compare.state import FINISHED, NEW, PARTIAL, changed, damaged, state
+from oasis.lab.compare.worker import DONE, FAILED, TAKEN, Runner, Stopped
+from oasis.lab.record.log import read_events
+from oasis.lab.run import run
 
 # What a user's own module looks like; spawned workers run it too.
 MODULE = """
@@ -28,8 +28,8 @@ MODULE = """
     sys.path.insert(0, {tests!r})
     import tiny_text
     from oasis import policies
-    from oasis.compare.worker import Stopped
-    from oasis.train import tasks
+    from oasis.lab.compare.worker import Stopped
+    from oasis.lab.data import tasks
 
     def source(name, choices):
         pairs = [(e.prompt, e.answer) for e in tiny_text.task(name, choices, 400, 0).train]
@@ -287,7 +287,7 @@ class Here(Pool):
 
 
 def test_damage_of_one_cell_is_named_and_the_others_go_on(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("oasis.compare.runner.Pool", Here)
+    monkeypatch.setattr("oasis.lab.compare.runner.Pool", Here)
     grid = make(place, tmp_path, ["random", "full", "fragile", "vanilla"])
     screen = Console(file=io.StringIO(), width=200)
     random, full, fragile, vanilla = grid.cells()
@@ -366,7 +366,7 @@ def test_cells_go_to_the_worker_that_has_their_workspace(place, tmp_path):
     screen = Console(file=io.StringIO())
     pool = Pool(grid, cells, 1, Progress(cells, [], screen), None)
     worker = type("Idle", (), {"cell": None, "key": None})()
-    from oasis.compare.worker import shared_key
+    from oasis.lab.compare.worker import shared_key
 
     order = []
     while pool.pending:

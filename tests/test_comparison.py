@@ -12,10 +12,10 @@ from matplotlib.colors import to_hex
 from scipy import stats
 from test_report import Page
 
-from oasis import report
-from oasis.report import comparison, comparison_figures, results
-from oasis.report.recolour import LIGHT, recolour
-from oasis.report.runs import Run
+from oasis.lab import report
+from oasis.lab.report import comparison, comparison_figures, results
+from oasis.lab.report.recolour import LIGHT, recolour
+from oasis.lab.report.runs import Run
 
 
 def loaded(paths) -> list[Run]:

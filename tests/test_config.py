@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oasis.train.config import RunConfig, override
+from oasis.lab.config import RunConfig, override
 
 
 def test_yaml_with_overrides(tmp_path):

@@ -21,9 +21,9 @@ from bench.probe import ProbingTrainer, plant, restoring
 from bench.real_training import parse, trainer_of
 from bench.recording import Recording, record
 from oasis import policies
-from oasis.train.config import RunConfig
-from oasis.train.record import read_events
-from oasis.train.run import run
+from oasis.lab.config import RunConfig
+from oasis.lab.record.log import read_events
+from oasis.lab.run import run
 
 SETTINGS = {
     "tasks": NAMES,

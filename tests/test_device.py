@@ -14,6 +14,7 @@ from conftest import assert_relative, cosine_scaled, float64, head_arguments, or
 
 import oasis
 from oasis import reference
+from oasis.names import RULES
 
 DEVICE = torch.device(os.environ.get("OASIS_TEST_DEVICE") or "cuda")
 GPU = DEVICE.type == "cuda"
@@ -120,7 +121,7 @@ def test_siren_vectors(case):
     assert result.order.tolist() == case["order"]
 
 
-@pytest.mark.parametrize("method", ["exact", "mean_field", "pairwise", "residual", "none"])
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("n", [1, 2, 5, 13, 16, 17, 20])
 def test_siren_equals_the_cpu(method, n):
     gram, valid = gram_of(n), torch.ones(n, dtype=torch.bool)

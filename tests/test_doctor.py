@@ -92,7 +92,8 @@ def test_runs_without_the_extra():
     """A process in which nothing of the extra can be imported."""
     code = (
         "import sys\n"
-        "from oasis.cli import EXTRA_MODULES, main\n"
+        "from oasis.cli import main\n"
+        "from oasis.extra import EXTRA_MODULES\n"
         "sys.modules.update(dict.fromkeys(EXTRA_MODULES))\n"
         "sys.exit(main(['doctor']))\n"
     )

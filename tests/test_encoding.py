@@ -6,9 +6,9 @@ import pytest
 import tiny_text
 import torch
 
-from oasis.train import tasks
-from oasis.train.encoding import IGNORED, Collator, encode
-from oasis.train.tasks import Example, Source
+from oasis.lab.data import tasks
+from oasis.lab.data.encoding import IGNORED, Collator, encode
+from oasis.lab.data.tasks import Example, Source
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import pytest
 import tiny_text
 import torch
 
-from oasis.train import model as models
-from oasis.train.device import choose_device, choose_dtype
-from oasis.train.encoding import Collator, answer_ids, encode
-from oasis.train.evaluate import a_avg, a_last, choice_accuracy
-from oasis.train.prefix import freeze_below
-from oasis.train.tasks import Example, Task
+from oasis.lab import model as models
+from oasis.lab.data.encoding import Collator, answer_ids, encode
+from oasis.lab.data.tasks import Example, Task
+from oasis.lab.device import choose_device, choose_dtype
+from oasis.lab.evaluate import a_avg, a_last, choice_accuracy
+from oasis.train.frozen.prefix import freeze_below
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import tiny_text
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from oasis.train.accounts import backward_transfer, forgetting, skew
-from oasis.train.density import FeatureSpace, mean_similarity, median_distance
-from oasis.train.encoding import Collator
-from oasis.train.flops import Shape, spent
+from oasis.lab.accounts import backward_transfer, forgetting, skew
+from oasis.lab.data.encoding import Collator
+from oasis.lab.density import FeatureSpace, mean_similarity, median_distance
+from oasis.lab.flops import Shape, spent
+from oasis.lab.model import attach_lora
+from oasis.train.frozen.prefix import freeze_below
 from oasis.train.loss import summed_cross_entropy
-from oasis.train.model import attach_lora
-from oasis.train.prefix import freeze_below
 
 ROWS, LENGTH, LABELS = 4, 9, 2
 

@@ -11,9 +11,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from oasis.train import hidden_store
-from oasis.train.hidden_store import HiddenStore, tokenizer_fingerprint
-from oasis.train.prefix import freeze_below
+from oasis.train.frozen import hidden_store
+from oasis.train.frozen.hidden_store import HiddenStore, tokenizer_fingerprint
+from oasis.train.frozen.prefix import freeze_below
 
 OF = {"model": "m", "layer": "2", "dtype": "torch.float32", "tokenizer": "t"}
 

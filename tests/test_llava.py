@@ -10,10 +10,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlavaProcessor, PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from oasis.train.images import count_images
-from oasis.train.llava import Conversation, LlavaCollator, read_llava
+from oasis.lab.data.llava import Conversation, LlavaCollator, read_llava
+from oasis.train.batch.images import count_images
+from oasis.train.batch.subbatch import take
 from oasis.train.scoring import inspect_head, score
-from oasis.train.subbatch import take
 
 WORDS = ["pad", "unk", "user", "bot", "end", "what", "is", "this", "a", "cat", "dog", "and", "now"]
 WORDS += ["yes", "no", "both", "<image>"]

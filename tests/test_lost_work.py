@@ -13,12 +13,13 @@ from faults import Disk, Full, Snapshots, another_process_in, hurry, noticed
 from tiny_text import NAMES, workspace
 
 from oasis import commands
-from oasis.train import atomic, checkpoints
-from oasis.train.checkpoints import Checkpoints
-from oasis.train.config import RunConfig
-from oasis.train.lock import Busy, locked, refuse_busy
-from oasis.train.record import read_events
-from oasis.train.run import run
+from oasis.lab.config import RunConfig
+from oasis.lab.record import checkpoints
+from oasis.lab.record.checkpoints import Checkpoints
+from oasis.lab.record.lock import Busy, locked, refuse_busy
+from oasis.lab.record.log import read_events
+from oasis.lab.run import run
+from oasis.train import atomic
 
 # A full disk at each of a run's writes takes a minute; of these, every so many are tried.
 EACH = int(os.environ.get("OASIS_TEST_EACH", 9))

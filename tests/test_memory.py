@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from oasis.train.memory import EpisodicMemory
+from oasis.train.batch.memory import EpisodicMemory
 
 
 def filled(count: int, **options) -> EpisodicMemory:

@@ -7,6 +7,7 @@ import torch
 
 import oasis
 from oasis import operators, policies
+from oasis.names import RULES
 from oasis.policies import Signals
 
 
@@ -73,7 +74,7 @@ def test_hand_worked():
     assert adjusted.tolist() == pytest.approx([2 * 0.64, 3, 1])
 
 
-@pytest.mark.parametrize("method", ["exact", "mean_field", "pairwise", "residual", "none"])
+@pytest.mark.parametrize("method", RULES)
 def test_the_diagonal_as_scores_changes_no_bit(method):
     grads, _ = case(12, 30, seed=3)
     gram = grads @ grads.T

@@ -10,6 +10,7 @@ from torch.library import opcheck
 
 import oasis
 from oasis import doctor
+from oasis.names import RULES
 
 TESTS = (
     "test_schema",
@@ -43,7 +44,7 @@ def test_grad_gram(dtype, n, generator):
         opcheck(torch.ops.oasis.grad_gram.default, (grads,), test_utils=TESTS)
 
 
-@pytest.mark.parametrize("method", ["exact", "mean_field", "pairwise", "residual", "none"])
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("n", [1, 6])
 def test_siren(method, n, generator):
     grads = torch.randn(n, 9, generator=generator, dtype=torch.float64)

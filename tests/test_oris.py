@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import pytest
 import torch
-from conftest import assert_relative, float64, vectors
+from conftest import ORIS_PLAIN, assert_relative, float64, vectors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,11 +28,7 @@ class Stream:
         assert selector.threshold == threshold
 
     def step(self, informativeness, adjusted=None, valid=None, **options):
-        options = {
-            **{"beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1},
-            **{"recursion": "equations", "gain": 0.0, "slack": 0.0, "temperature": 1.0},
-            **options,
-        }
+        options = ORIS_PLAIN | {"ratio": self.ratio} | options
         adjusted = informativeness if adjusted is None else adjusted
         if valid is None:
             valid = torch.ones(len(informativeness), dtype=torch.bool)
@@ -42,7 +38,7 @@ class Stream:
             valid,
             self.statistics,
             self.counters,
-            pack(ratio=self.ratio, **options),
+            pack(**options),
         )
 
 

@@ -7,14 +7,14 @@ import torch
 from test_scoring import padded
 from tiny_models import PAD, VOCAB, tiny_model, with_lora
 
-from oasis.train.density import FeatureSpace
-from oasis.train.encoding import Collator
-from oasis.train.evaluate import _by_first_token
+from oasis.lab.data.encoding import Collator
+from oasis.lab.density import FeatureSpace
+from oasis.lab.evaluate import _by_first_token
+from oasis.train.batch.subbatch import right_padded, take
+from oasis.train.frozen.prefix import freeze_below
 from oasis.train.loss import summed_cross_entropy
-from oasis.train.prefix import freeze_below
 from oasis.train.scoring import Head, inspect_head, score, unwrap
-from oasis.train.signals import compute
-from oasis.train.subbatch import right_padded, take
+from oasis.train.signals.compute import compute
 
 KINDS = {
     "gemma2": {"head_dim": 8, "sliding_window": 4, "final_logit_softcapping": 1.5},

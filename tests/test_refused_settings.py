@@ -10,9 +10,9 @@ import types
 import pytest
 
 from oasis import cli
-from oasis.compare import Grid, compare
-from oasis.train import assets
-from oasis.train.config import RunConfig
+from oasis.lab.compare import Grid, compare
+from oasis.lab.config import RunConfig
+from oasis.lab.data import assets
 
 RUN = ["name: mine", "out: runs", "tasks: [bbc]", "arrivals: 40", "ratio: 0.25"]
 
@@ -27,10 +27,10 @@ def nothing_happens(tmp_path, monkeypatch):
     monkeypatch.setenv("OASIS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(assets, "fetch", never)
-    fake = types.ModuleType("oasis.train.run")
+    fake = types.ModuleType("oasis.lab.run")
     fake.run = never
-    monkeypatch.setitem(sys.modules, "oasis.train.run", fake)
-    monkeypatch.setattr("oasis.compare.runner.compare", never)
+    monkeypatch.setitem(sys.modules, "oasis.lab.run", fake)
+    monkeypatch.setattr("oasis.lab.compare.runner.compare", never)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path

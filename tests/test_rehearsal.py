@@ -10,9 +10,9 @@ from transformers import TrainerCallback
 
 from oasis import policies
 from oasis.train import SelectionTrainer
-from oasis.train.rehearsal import Rehearsal, join
+from oasis.train.batch.rehearsal import Rehearsal, join
 from oasis.train.scoring import Head
-from oasis.train.signals import compute
+from oasis.train.signals.compute import compute
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

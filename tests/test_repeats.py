@@ -2,8 +2,8 @@
 
 import pytest
 
-from oasis.train.repeats import with_repeats
-from oasis.train.tasks import Example
+from oasis.lab.data.repeats import with_repeats
+from oasis.lab.data.tasks import Example
 
 TEXTS = [
     Example(f"Text: {' '.join(f'w{i}x{k}' for k in range(20))}\nKind:", f"a{i}") for i in range(5)

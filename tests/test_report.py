@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 import pytest
 from runs_on_disk import TASKS, evaluation, made_up, selection, start, step, write_events
 
-from oasis import report
-from oasis.report import figures, groups, html
-from oasis.report.runs import Run, find, load_all
+from oasis.lab import report
+from oasis.lab.report import figures, groups, html
+from oasis.lab.report.runs import Run, find, load_all
 
 T, F = True, False
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from tiny_text import NAMES, workspace
 
 from oasis import policies
-from oasis.train.config import RunConfig
-from oasis.train.demo import demo, load_config, standard_error
-from oasis.train.record import EventLog, read_events
-from oasis.train.run import run
+from oasis.lab.config import RunConfig
+from oasis.lab.demo import demo, load_config, standard_error
+from oasis.lab.record.log import EventLog, read_events
+from oasis.lab.run import run
 
 
 def config(out, **changes) -> RunConfig:

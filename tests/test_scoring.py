@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from tiny_models import PAD, VOCAB, tiny_llama, tiny_model, with_lora
 from transformers import LlamaForCausalLM
 
+from oasis.train.batch.subbatch import dummy, take, targets
 from oasis.train.loss import summed_cross_entropy
 from oasis.train.scoring import Head, evaluating, head_parameters, inspect_head, score, unwrap
-from oasis.train.subbatch import dummy, take, targets
 
 LENGTHS, LABELS = (9, 5, 12, 7, 3), (3, 1, 2, 0, 2)
 

@@ -9,12 +9,12 @@ from tiny_models import PAD, VOCAB, tiny_llama, tiny_model, with_lora
 
 import oasis
 from oasis import policies
-from oasis.train.blocks import evenly, middle_block, running_blocks
-from oasis.train.prefix import Skip, freeze_below
-from oasis.train.sample_grads import SampleGradients
+from oasis.train.frozen.blocks import evenly, middle_block, running_blocks
+from oasis.train.frozen.prefix import Skip, freeze_below
 from oasis.train.scoring import Head, inspect_head, unwrap
-from oasis.train.signals import compute
-from oasis.train.sketch import CountSketch
+from oasis.train.signals.compute import compute
+from oasis.train.signals.sample_grads import SampleGradients
+from oasis.train.signals.sketch import CountSketch
 
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 

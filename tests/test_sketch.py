@@ -2,7 +2,7 @@
 
 import torch
 
-from oasis.train.sketch import CountSketch
+from oasis.train.signals.sketch import CountSketch
 
 
 def test_a_sketch_keeps_inner_products_in_expectation():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from oasis.train.stream import MemoryStream
+from oasis.lab.data.stream import MemoryStream
 
 
 def stream(*lengths: int, **options) -> MemoryStream:
@@ -100,7 +100,7 @@ def test_idle_workers_are_said_once(monkeypatch, caplog):
     it = stream(32, batch_size=4)
     for number in range(3):
         info = types.SimpleNamespace(id=number, num_workers=3)
-        monkeypatch.setattr("oasis.train.stream.get_worker_info", lambda info=info: info)
+        monkeypatch.setattr("oasis.lab.data.stream.get_worker_info", lambda info=info: info)
         assert bool(list(it)) == (number == 0)
     assert [record.message for record in caplog.records] == [
         "MemoryStream: 2 of 3 workers have nothing to do; one is as good"

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oasis.train import strict_yaml
+from oasis.lab import strict_yaml
 
 
 def bomb(leaf: str, branch: str, depth: int = 9) -> str:

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from oasis.train import tasks
-from oasis.train.tasks import Source
+from oasis.lab.data import tasks
+from oasis.lab.data.tasks import Source
 
 
 @pytest.fixture

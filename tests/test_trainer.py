@@ -15,7 +15,7 @@ import oasis
 from oasis import policies
 from oasis.train import SelectionTrainer
 from oasis.train.scoring import Head
-from oasis.train.signals import compute
+from oasis.train.signals.compute import compute
 
 
 class Rows(Dataset):

@@ -12,9 +12,9 @@ from test_trainer import InOrder, Rows, arguments
 from tiny_models import tiny_llama
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from oasis.train.sample_grads import SampleGradients, check_sharding
 from oasis.train.scoring import Head
-from oasis.train.signals import compute
+from oasis.train.signals.compute import compute
+from oasis.train.signals.sample_grads import SampleGradients, check_sharding
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from oasis.train.config import RunConfig
-from oasis.train.tasks import Example, Task
-from oasis.train.workspace import Workspace
+from oasis.lab.config import RunConfig
+from oasis.lab.data.tasks import Example, Task
+from oasis.lab.workspace import Workspace
 
 WORDS = ["[PAD]", "[UNK]", *["one", "two", "three", "four", "five", "six", "seven", "eight"]]
 WORDS += ["Text", ":", "Label", "red", "green", "blue", "cat", "dog"]

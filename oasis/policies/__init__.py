@@ -1,5 +1,8 @@
 """Selection methods behind one protocol: `create(name)`, or `register` one of your own."""
 
+import importlib
+import pkgutil
+
 from .adapt_inf import AdaptInf
 from .base import SIGNALS, Budget, Policy, Signals, create, names, outcome, register, unscored
 from .coincide import Coincide
@@ -17,19 +20,9 @@ from .tive import Tive
 from .valid import finite_rows
 from .vanilla import Vanilla
 
-register("full", Full)
-register("random", Random)
-register("oasis", Oasis)
-register("vanilla", Vanilla)
-register("gradnorm", GradNorm)
-register("infobatch", InfoBatch)
-register("divbs", DivBS)
-register("greats", Greats)
-register("selfsup", SelfSup)
-register("coincide", Coincide)
-register("dbp", DBP)
-register("tive", Tive)
-register("adapt_inf", AdaptInf)
+# Every module of this package: one with a policy registers it itself, and needs no line here.
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "DBP",

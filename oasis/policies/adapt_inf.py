@@ -8,7 +8,7 @@ from torch import Tensor
 from oasis import Selection
 from oasis.checks import check_count, check_number
 
-from .base import Budget, Signals, outcome
+from .base import Budget, Signals, outcome, register
 from .kmeans import RunningKMeans
 from .pool import Pool
 from .quotas import RunningQuotas
@@ -134,3 +134,6 @@ class AdaptInf(Resumable):
             picked[first + one] = True
             filled[at[one]] += at[one] >= 0
         return chosen
+
+
+register("adapt_inf", AdaptInf)

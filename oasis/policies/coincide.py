@@ -9,7 +9,7 @@ from torch import Tensor
 from oasis import Selection
 from oasis.checks import check_count, check_number
 
-from .base import Budget, Signals, outcome
+from .base import Budget, Signals, outcome, register
 from .kmeans import RunningKMeans
 from .pool import Pool
 from .quotas import RunningQuotas, softmax_shares
@@ -131,3 +131,6 @@ class Coincide(Resumable):
         population = kernel[:, inside].mean(dim=1)
         across = (population[earlier].sum() + population[candidates]) / size
         return int(candidates[(within - 2 * across).argmin()])
+
+
+register("coincide", Coincide)

@@ -9,7 +9,7 @@ from torch import Tensor
 from oasis import Selection
 from oasis.checks import check_count, check_number
 
-from .base import Budget, Signals, outcome
+from .base import Budget, Signals, outcome, register
 from .kmeans import RunningKMeans
 from .pool import Pool
 from .quotas import RunningQuotas, softmax_shares
@@ -139,3 +139,6 @@ class DBP(Resumable):
         if len(known) == 0:
             return torch.zeros(len(matches), dtype=torch.bool)
         return matches < known.quantile(1 - self.image_text_keep)
+
+
+register("dbp", DBP)

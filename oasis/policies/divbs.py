@@ -7,7 +7,7 @@ from torch import Tensor
 
 from oasis import Selection
 
-from .base import Budget, Signals, gram_candidates, outcome
+from .base import Budget, Signals, gram_candidates, outcome, register
 from .metrics import informativeness
 from .resumable import Resumable
 
@@ -78,3 +78,6 @@ class DivBS(Resumable):
         picks = indices[representatives(gram, count, fill)]
         scores = informativeness(signals, "fisher", self.name)
         return outcome(signals, picks, skipped, scores=scores)
+
+
+register("divbs", DivBS)

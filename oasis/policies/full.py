@@ -9,7 +9,7 @@ import torch
 
 from oasis import Selection
 
-from .base import Signals, eligible, unscored
+from .base import Signals, eligible, register, unscored
 
 
 class Full:
@@ -38,3 +38,6 @@ class Full:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         pass
+
+
+register("full", Full)

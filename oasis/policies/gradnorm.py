@@ -6,7 +6,7 @@ import torch
 
 from oasis import Selection
 
-from .base import Budget, Signals, gram_candidates, outcome
+from .base import Budget, Signals, gram_candidates, outcome, register
 from .metrics import informativeness
 from .resumable import Resumable
 
@@ -66,3 +66,6 @@ class GradNorm(Resumable):
             weight = count / max(n, 1) / -torch.expm1(-rate[picks] * end)
         scores = informativeness(signals, "fisher", self.name)
         return outcome(signals, indices[picks], skipped, scores=scores, weight=weight)
+
+
+register("gradnorm", GradNorm)

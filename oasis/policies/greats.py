@@ -8,7 +8,7 @@ from torch import Tensor
 from oasis import Selection
 from oasis.checks import check_count, check_number
 
-from .base import Budget, Signals, gram_candidates, outcome
+from .base import Budget, Signals, gram_candidates, outcome, register
 from .metrics import informativeness
 from .resumable import Resumable
 
@@ -93,3 +93,6 @@ class Greats(Resumable):
             picks = descend(gram, alignment, count, rate)
         scores = informativeness(signals, "fisher", self.name)
         return outcome(signals, indices[picks], skipped, scores=scores)
+
+
+register("greats", Greats)

@@ -12,7 +12,7 @@ import torch
 from oasis import Selection
 from oasis.checks import check_count, check_number
 
-from .base import Budget, Signals, candidates, outcome, required
+from .base import Budget, Signals, candidates, outcome, register, required
 from .resumable import Resumable
 
 
@@ -139,3 +139,6 @@ class InfoBatch(Resumable):
         super().load_state_dict(state)
         self.batches, self.judged = int(state["batches"]), int(state["judged"])
         self.mean = float(state["mean"])
+
+
+register("infobatch", InfoBatch)

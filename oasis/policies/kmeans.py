@@ -14,6 +14,8 @@ from torch import Tensor
 
 from oasis.checks import check_count
 
+from . import sklearn_private
+
 if TYPE_CHECKING:
     from sklearn.cluster import MiniBatchKMeans
 
@@ -145,21 +147,8 @@ class RunningKMeans:
             "batches": self._batches,
             "latest": None if self._latest is None else self._latest.clone(),
         }
-        model = self._model
-        if model is None:
-            return {**common, "model": None}
-        _, key, position, has_gauss, gauss = model._random_state.get_state()
-        return {
-            **common,
-            "model": {
-                "centers": torch.from_numpy(model.cluster_centers_.copy()),
-                "counts": torch.from_numpy(model._counts.copy()),
-                "since_reassignment": int(model._n_since_last_reassign),
-                "steps": int(model.n_steps_),
-                "random": torch.from_numpy(key.astype(np.int64)),
-                "random_rest": [int(position), int(has_gauss), float(gauss)],
-            },
-        }
+        model = None if self._model is None else sklearn_private.state_of(self._model)
+        return {**common, "model": model}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         latest, model = state["latest"], state["model"]
@@ -169,9 +158,4 @@ class RunningKMeans:
             return
         centers = model["centers"].cpu().numpy()
         self._model = self._from(centers, centers)  # a step that makes all attributes, then undone
-        self._model.cluster_centers_ = centers.copy()
-        self._model._counts = model["counts"].cpu().numpy().copy()
-        self._model._n_since_last_reassign = model["since_reassignment"]
-        self._model.n_steps_ = model["steps"]
-        key = model["random"].cpu().numpy().astype(np.uint32)
-        self._model._random_state.set_state(("MT19937", key, *model["random_rest"]))
+        sklearn_private.load_state(self._model, model)

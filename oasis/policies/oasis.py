@@ -7,7 +7,7 @@ from typing import Any
 
 from oasis import Selection, Selector
 
-from .base import Signals
+from .base import Signals, register
 from .metrics import METRICS, check_metric, informativeness
 
 
@@ -87,3 +87,6 @@ class Oasis:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.selector.load_state_dict(state)
+
+
+register("oasis", Oasis)

@@ -6,7 +6,7 @@ import torch
 
 from oasis import Selection
 
-from .base import Budget, Signals, eligible, unscored
+from .base import Budget, Signals, eligible, register, unscored
 from .resumable import Resumable
 
 
@@ -36,3 +36,6 @@ class Random(Resumable):
         mask = torch.zeros(signals.num_samples, dtype=torch.bool)
         mask[candidates[chosen]] = True
         return unscored(mask)
+
+
+register("random", Random)

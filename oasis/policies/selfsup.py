@@ -6,7 +6,7 @@ import torch
 
 from oasis import Selection
 
-from .base import Budget, Signals, outcome
+from .base import Budget, Signals, outcome, register
 from .kmeans import RunningKMeans
 from .quotas import RunningQuotas
 from .resumable import Resumable
@@ -80,3 +80,6 @@ class SelfSup(Resumable):
             members = (label == cluster).nonzero().flatten()
             chosen += members[distance[members].argsort(stable=True)[:slots]].tolist()
         return outcome(signals, rows[chosen], skipped)
+
+
+register("selfsup", SelfSup)

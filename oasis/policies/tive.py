@@ -9,7 +9,7 @@ from torch import Tensor
 from oasis import Selection
 from oasis.checks import check_count, check_number
 
-from .base import Budget, Signals, outcome
+from .base import Budget, Signals, outcome, register
 from .kmeans import RunningKMeans
 from .pool import Pool
 from .quotas import RunningQuotas
@@ -113,3 +113,6 @@ class Tive(Resumable):
         sums = (member.T @ directions)[label[-n:]]
         others = (own * (sums - own)).sum(dim=1)
         return difficulty, others / (size[label[-n:]] - 1).clamp(min=1)
+
+
+register("tive", Tive)

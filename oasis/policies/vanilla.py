@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oasis import Selection
 
-from .base import Budget, Signals, candidates, outcome
+from .base import Budget, Signals, candidates, outcome, register
 from .metrics import METRICS, check_metric, informativeness
 from .resumable import Resumable
 
@@ -36,3 +36,6 @@ class Vanilla(Resumable):
         count = self.budget.take(len(indices))
         ranked = indices[scores[indices].argsort(descending=True, stable=True)]
         return outcome(signals, ranked[:count], skipped, scores=scores)
+
+
+register("vanilla", Vanilla)

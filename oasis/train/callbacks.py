@@ -10,8 +10,7 @@ from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import has_length
 
 from oasis.policies import Policy
-
-from .events import Counts, StepState, step_event
+from oasis.train.events import Counts, StepState, step_event
 
 
 def candidate_batches(args, state, dataloader) -> int:

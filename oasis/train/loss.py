@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .scoring import check_length, head_hook, model_inputs
-from .subbatch import WEIGHT, targets
+from oasis.train.batch.subbatch import WEIGHT, targets
+from oasis.train.scoring import check_length, head_hook, model_inputs
 
 
 def summed_cross_entropy(

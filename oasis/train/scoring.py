@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import oasis
-
-from .subbatch import is_right_padded, right_padded, take, targets
+from oasis.train.batch.subbatch import is_right_padded, right_padded, take, targets
 
 TOLERANCE = 5e-3  # of the largest logit; TF32 products are good to about 1e-3
 HALF_TOLERANCE = 3e-2  # bfloat16 and float16, autocast included

@@ -17,22 +17,21 @@ from transformers.utils import logging
 
 from oasis import Selection, Selector, policies
 from oasis.policies.base import validation_rows
-
-from .atomic import failed_writes_named
-from .callbacks import SelectionHooks, SelectionProgress
-from .events import Counts, StepState, selection_event, statistics
-from .images import COUNTS, count_images
-from .loss import summed_cross_entropy
-from .rehearsal import Rehearsal
-from .sample_grads import SampleGradients
-from .scoring import Head, forward_parameters, inspect_head, text_config, unwrap
-from .signals import LAYERS, compute
-from .subbatch import WEIGHT, dummy, right_padded, take, targets
+from oasis.train import transformers_private
+from oasis.train.batch.images import COUNTS, count_images
+from oasis.train.batch.rehearsal import Rehearsal
+from oasis.train.batch.subbatch import WEIGHT, dummy, right_padded, take, targets
+from oasis.train.callbacks import SelectionHooks, SelectionProgress
+from oasis.train.events import Counts, StepState, selection_event, statistics
+from oasis.train.loss import summed_cross_entropy
+from oasis.train.scoring import Head, forward_parameters, inspect_head, text_config, unwrap
+from oasis.train.signals.compute import LAYERS, compute
+from oasis.train.signals.sample_grads import SampleGradients
 
 logger = logging.get_logger(__name__)
 
 
-class SelectionMixin:
+class SelectionMixin(transformers_private.PrivateHooks):
     """Train on the samples of each micro-batch that a policy selects, and on no others.
 
     Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
@@ -58,6 +57,8 @@ class SelectionMixin:
     In a step that selects nothing anywhere the parameters do not move. Logged loss is the mean over
     the steps that trained; `train_loss` of the result is the Trainer's own, over all steps.
     """
+
+    kept_columns = ("task", "item")
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class SelectionMixin:
             self._rehearsal = Rehearsal(seed=self.args.seed + self.args.process_index)
         # `compute_loss` divides by num_items_in_batch itself, whatever the model does with it.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
-        self._loss_shifts_labels = True
+        transformers_private.labels_are_shifted(self)
         self.add_callback(SelectionHooks(policy, self._step, on_event))
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(SelectionProgress(self.selection_counts, self._step, task_names))
@@ -133,7 +134,7 @@ class SelectionMixin:
         anywhere = tokens
         if self.args.world_size > 1:
             anywhere = self.accelerator.gather(torch.tensor([tokens], device=device)).sum()
-        num_items = self._get_num_items_in_batch(chosen, device)
+        num_items = transformers_private.count_label_tokens(self, chosen, device)
         self._step.start(self.selection_counts.selected - before, tokens, bool(anywhere > 0))
         return chosen, num_items
 
@@ -141,7 +142,7 @@ class SelectionMixin:
         if batch.get("labels") is None:
             raise ValueError(f"batch: got keys {sorted(batch)}, expected 'labels' among them")
         start = time.perf_counter()
-        batch = self._prepare_inputs(batch)
+        batch = transformers_private.prepare_inputs(self, batch)
         task, item = batch.get("task"), batch.get("item")
         known = forward_parameters(self.model) | {"labels", COUNTS}
         batch = {key: value for key, value in batch.items() if key in known and value is not None}
@@ -292,8 +293,8 @@ class SelectionMixin:
     def _state_file(self, checkpoint: str) -> str:
         return os.path.join(checkpoint, f"selection_state_{self.args.process_index}.pt")
 
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
+    def save_selection_state(self, checkpoint: str) -> None:
+        """Write policy and counts into a checkpoint, one file for each process."""
         state = {
             "name": self.policy.name,
             "policy": dict(self.policy.state_dict()),
@@ -301,35 +302,24 @@ class SelectionMixin:
         }
         if self._rehearsal is not None:
             state["rehearsal"] = self._rehearsal.state_dict()
-        torch.save(state, self._state_file(output_dir))
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        with failed_writes_named(self.args.output_dir):
-            super()._save_checkpoint(*args, **kwargs)
+        torch.save(state, self._state_file(checkpoint))
 
     def restore(self, checkpoint: str) -> None:
         """Take weights, policy and counts from a checkpoint, without training on from there."""
-        self._load_from_checkpoint(checkpoint)
+        transformers_private.load_weights(self, checkpoint)
         self._load_selection_state(checkpoint)
         self.state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
 
-    def _inner_training_loop(
-        self, batch_size=None, args=None, resume_from_checkpoint=None, *rest: Any, **kwargs: Any
-    ):
-        if resume_from_checkpoint is not None:
-            state = TrainerState.load_from_json(
-                os.path.join(resume_from_checkpoint, TRAINER_STATE_NAME)
-            )
-            # The Trainer would begin the stream again, and train past the end.
-            if 0 < self.args.max_steps <= state.global_step:
-                self.restore(resume_from_checkpoint)
-                self.is_in_train = False
-                return TrainOutput(state.global_step, 0.0, {})
-            # Not in `_load_rng_state`: the Trainer calls that after the first batches were fetched.
-            self._load_selection_state(resume_from_checkpoint)
-        return super()._inner_training_loop(
-            batch_size, args, resume_from_checkpoint, *rest, **kwargs
-        )
+    def resume_selection(self, checkpoint: str) -> TrainOutput | None:
+        """Take policy and counts from a checkpoint; its result where the training is over there."""
+        state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
+        # The Trainer would begin the stream again, and train past the end.
+        if 0 < self.args.max_steps <= state.global_step:
+            self.restore(checkpoint)
+            self.is_in_train = False
+            return TrainOutput(state.global_step, 0.0, {})
+        self._load_selection_state(checkpoint)
+        return None
 
     def _load_selection_state(self, checkpoint: str) -> None:
         path = self._state_file(checkpoint)
@@ -346,12 +336,6 @@ class SelectionMixin:
             setattr(self.selection_counts, name, value)
         if self._rehearsal is not None and "rehearsal" in state:
             self._rehearsal.load_state_dict(state["rehearsal"])
-
-    def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
-        for name in ("task", "item"):
-            if name not in self._signature_columns:
-                self._signature_columns.append(name)
 
 
 class SelectionTrainer(SelectionMixin, Trainer):

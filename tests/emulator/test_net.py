@@ -6,12 +6,13 @@ import re
 
 import pytest
 import torch
+from conftest import ORIS_PLAIN as PLAIN
 from sanitized.program import Fault
 
-from oasis.names import STATISTICS
+from oasis.names import STATISTICS, pack
 
 from .device import KERNELS, Device
-from .test_oris import PLAIN, state
+from .test_oris import state
 from .test_siren import random_gram
 
 FAULTS = [
@@ -152,4 +153,4 @@ def test_a_buffer_that_is_too_short_is_noticed(device, short, generator):
                 device.call("siren", (4, 4, 0), (0.0,), buffers)
             buffers += [torch.ones(4).double(), *state(), torch.zeros(4).double()]
             buffers += [torch.zeros(4).double(), torch.zeros(3).bool()]
-            device.call("select", (4, 4, 0, 0, 0, 1, 0), (0.0, 0.25, 0.9, 0, 0, 1), buffers)
+            device.call("select", (4, 4, 0), (0.0, *pack(**PLAIN)), buffers)

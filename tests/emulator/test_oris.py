@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from conftest import ORIS_PLAIN as PLAIN
 from conftest import assert_relative, float64, vectors
 
 import oasis
 from oasis import names, operators
 from oasis.names import DRAWS, SCALES
-
-PLAIN = {
-    "ratio": 0.25, "beta": 0.9, "scale": "sample", "draw": "bernoulli", "warmup": 1,
-    "recursion": "equations", "gain": 0.0, "slack": 0.0, "temperature": 1.0,
-}  # fmt: skip
 
 
 def state(seed=0):

@@ -15,14 +15,13 @@ from oasis import _core, operators
 from oasis.gram import problem as gram_problem
 from oasis.gram.backends import compiled
 from oasis.gram.regimes import instantiate, sketch
-from oasis.names import DRAWS, SCALES
+from oasis.names import DRAWS, RULES, SCALES
 from oasis.operators import cpu
 
 from .core import SanitizedCore, build_cpu
 from .program import Fault, Program
 
 COMPILED, BEST = (_core.build_info()[key] for key in ("isa_compiled", "isa"))
-RULES = ["exact", "mean_field", "pairwise", "residual", "none"]
 
 
 @pytest.fixture(scope="module", params=COMPILED[: COMPILED.index(BEST) + 1])

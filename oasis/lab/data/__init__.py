@@ -1,0 +1,1 @@
+"""What is trained on: tasks, where they come from, and the stream they arrive in."""

@@ -1,0 +1,206 @@
+"""Items and batches of the LLaVA JSON format, for any processor of a vision-language model.
+
+A file is a list of `{"id", "image": a path or several (may be absent), "conversations": [{"from":
+"human", "value": "<image>\\n..."}, {"from": "gpt", "value": "..."}, ...]}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oasis.lab.data.encoding import IGNORED
+from oasis.train.batch.images import COUNTS, IMAGE_KEYS
+
+MARK = "<image>"
+ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Turns of (role, text), role "user", "assistant" or "system", "<image>" where an image goes;
+    `images`: their files, in that order.
+    """
+
+    id: str
+    images: tuple[Path, ...]
+    turns: tuple[tuple[str, str], ...]
+
+    def messages(self, images: Sequence[Any] | None = None) -> list[dict]:
+        """The turns as `processor.apply_chat_template` takes them, with `images` (default: the
+        paths) in the places of the marks.
+        """
+        left = iter(self.images if images is None else images)
+        result = []
+        for role, text in self.turns:
+            content: list[dict] = []
+            for at, part in enumerate(text.split(MARK)):
+                content += [{"type": "image", "image": next(left)}] if at else []
+                part = part.strip("\n")
+                content += [{"type": "text", "text": part}] if part else []
+            result.append({"role": role, "content": content})
+        return result
+
+
+def read_llava(path: str | Path, images: str | Path | None = None) -> list[Conversation]:
+    """The conversations of one file.
+
+    Args:
+        path: the JSON file.
+        images: folder that its image paths are relative to; default: the file's own.
+
+    Raises:
+        ValueError: not of the format, or not as many images as "<image>" marks; the message names
+            file and entry. No mark at all: all images stand before the first question.
+    """
+    path = Path(path)
+    folder = path.parent if images is None else Path(images)
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(entries, list):
+        raise ValueError(f"{path}: got a {type(entries).__name__}, expected a list of entries")
+    return [_conversation(entry, folder, f"{path}, entry {i}") for i, entry in enumerate(entries)]
+
+
+def _conversation(entry: Any, folder: Path, where: str) -> Conversation:
+    if not isinstance(entry, dict) or not entry.get("conversations"):
+        raise ValueError(f'{where}: expected an object with "conversations" that has turns')
+    names = entry.get("image") or []
+    names = [names] if isinstance(names, str) else names
+    turns = []
+    for turn in entry["conversations"]:
+        role = ROLES.get(turn.get("from"))
+        if role is None or not isinstance(turn.get("value"), str):
+            raise ValueError(
+                f'{where}: got the turn {turn!r}, expected "from" (one of {", ".join(ROLES)}) and '
+                'a text as "value"'
+            )
+        turns.append((role, turn["value"]))
+    marks = sum(text.count(MARK) for _, text in turns)
+    if names and not marks:
+        first = next((i for i, (role, _) in enumerate(turns) if role == "user"), 0)
+        turns[first] = (turns[first][0], MARK * len(names) + "\n" + turns[first][1])
+    elif marks != len(names):
+        raise ValueError(f"{where}: got {len(names)} images for {marks} marks {MARK}")
+    files = tuple(folder / name for name in names)
+    return Conversation(str(entry.get("id", "")), files, tuple(turns))
+
+
+class LlavaCollator:
+    """Conversations to a padded batch with labels on the assistant's turns and nowhere else.
+
+    The labels are what an assistant's turn adds to the tokens that ask for it (the chat template up
+    to there with `add_generation_prompt`), the mark at its end included. The processor runs once
+    for the conversation and twice for each assistant's turn; `dataloader_num_workers` hides that.
+
+    A batch has what the processor gives (`input_ids`, `attention_mask` [N, L], `pixel_values`,
+    ...), `labels` [N, L], and "num_images" [N] (see `oasis.train.batch.images`).
+
+    Args:
+        processor: with a chat template, a `tokenizer` and an image processor.
+        max_length (int or None): longest sample in tokens; a longer one is refused, since a cut
+            could go through an image.
+        open_image: makes an image of a path; default: Pillow's, as RGB.
+    """
+
+    def __init__(
+        self,
+        processor: Any,
+        max_length: int | None = None,
+        open_image: Callable[[Path], Any] | None = None,
+    ) -> None:
+        self.processor = processor
+        self.max_length = max_length
+        self.open_image = _open if open_image is None else open_image
+
+    def __call__(self, items: Sequence[Conversation | dict]) -> dict[str, Tensor]:
+        """The batch of conversations, or of dicts with one as "conversation" whose numbers "task"
+        and "item" are passed on [N].
+        """
+        if not items:
+            raise ValueError("items: got an empty batch, expected at least one conversation")
+        rows = [self._encode(i["conversation"] if isinstance(i, dict) else i) for i in items]
+        batch = self._pad(rows)
+        for key in IMAGE_KEYS:
+            parts = [row[key] for row in rows if key in row]
+            if len({part.shape[1:] for part in parts}) > 1:
+                raise ValueError(
+                    f"{key}: got images of shapes {[list(part.shape) for part in parts]}, expected "
+                    "such that can be put one behind another; let the processor resize to one size"
+                )
+            if parts:
+                batch[key] = torch.cat(parts)
+        if "pixel_values" in batch:
+            counted = "image_grid_thw" if "image_grid_thw" in batch else "pixel_values"
+            batch[COUNTS] = torch.tensor([len(row.get(counted, ())) for row in rows])
+        for key in ("task", "item"):
+            if all(isinstance(item, dict) and key in item for item in items):
+                batch[key] = torch.tensor([item[key] for item in items])
+        return batch
+
+    def _pad(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """What has one number per token, padded to [N, L] on the tokenizer's side."""
+        tokenizer = self.processor.tokenizer
+        length = max(len(row["labels"]) for row in rows)
+        fill = {"input_ids": tokenizer.pad_token_id or 0, "labels": IGNORED}
+        batch = {}
+        for key in [key for key in rows[0] if key not in IMAGE_KEYS]:
+            batch[key] = rows[0][key].new_full((len(rows), length), fill.get(key, 0))
+            for out, row in zip(batch[key], rows, strict=True):
+                start = length - len(row[key]) if tokenizer.padding_side == "left" else 0
+                out[start : start + len(row[key])] = row[key]
+        return batch
+
+    def _encode(self, talk: Conversation) -> dict[str, Tensor]:
+        """One conversation: tensors [L] by key, image tensors as the processor makes them."""
+        messages = talk.messages([self.open_image(path) for path in talk.images])
+        whole = self._process(messages)
+        ids = whole["input_ids"]
+        if self.max_length is not None and len(ids) > self.max_length:
+            raise ValueError(
+                f"conversation {talk.id!r}: got {len(ids)} tokens, expected at most "
+                f"max_length={self.max_length}"
+            )
+        labels = torch.full_like(ids, IGNORED)
+        for at, (role, _) in enumerate(talk.turns):
+            if role == "assistant":
+                asked = self._process(messages[:at], add_generation_prompt=True)["input_ids"]
+                answered = self._process(messages[: at + 1])["input_ids"]
+                if not (ids[: len(asked)].equal(asked) and ids[: len(answered)].equal(answered)):
+                    raise ValueError(
+                        f"conversation {talk.id!r}: the processor's chat template does not write "
+                        f"turn {at} as the continuation of those before it, so its tokens can't be "
+                        "told; expected a template that only appends"
+                    )
+                labels[len(asked) : len(answered)] = answered[len(asked) :]
+        token = getattr(self.processor, "image_token_id", None)
+        if token is not None:  # an answer may hold an image, which is not for the model to predict
+            labels[ids == token] = IGNORED
+        return {**whole, "labels": labels}
+
+    def _process(self, messages: list[dict], **options: Any) -> dict[str, Tensor]:
+        made = self.processor.apply_chat_template(
+            messages, tokenize=True, return_dict=True, return_tensors="pt", **options
+        )
+        length = made["input_ids"].shape[1]
+        row = {}
+        for key, value in made.items():
+            if key not in IMAGE_KEYS and value.shape != (1, length):
+                raise ValueError(
+                    f"processor: got {key!r} of shape {list(value.shape)}, expected one number for "
+                    f"each of the {length} tokens, or an image tensor ({', '.join(IMAGE_KEYS)})"
+                )
+            row[key] = value if key in IMAGE_KEYS else value[0]
+        return row
+
+
+def _open(path: Path) -> Any:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return image.convert("RGB")

@@ -1,0 +1,133 @@
+"""`oasis demo`: a real language model learns a real stream from a quarter of it, and is compared.
+
+The settings are in `demo.yaml` beside this file. The runs share the loaded model, the zero-shot
+evaluation and what the frozen lower blocks give for each text, so they differ in selection alone.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib import resources
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from oasis.lab import report, strict_yaml
+from oasis.lab.config import RunConfig
+from oasis.lab.run import RunResult, run
+from oasis.lab.workspace import Workspace
+
+POLICIES = ("oasis", "random", "full")
+QUICK = {"arrivals": 32, "held_out": 32, "forward_batches": 1}
+
+
+def load_config(out: str | Path = "runs/demo", *, quick: bool = False) -> RunConfig:
+    """The packaged settings, for runs under `out`; `quick` shrinks the stream."""
+    text = resources.files("oasis.lab").joinpath("demo.yaml").read_text(encoding="utf-8")
+    settings = {**strict_yaml.parse(text, "demo.yaml"), "out": str(out)}
+    return RunConfig.from_mapping({**settings, **QUICK} if quick else settings)
+
+
+def demo(
+    out: str | Path = "runs/demo",
+    *,
+    quick: bool = False,
+    config: RunConfig | None = None,
+    workspace: Workspace | None = None,
+    console: Console | None = None,
+) -> list[RunResult]:
+    """Run all policies, print the table, write `report.html` into `out`.
+
+    `config` replaces the packaged settings (its `out` counts then), `workspace` a loaded one.
+    """
+    console = console or Console()
+    started = time.perf_counter()
+    config = config or load_config(out, quick=quick)
+    steps = sum(config.arrivals_per_task) * config.iterations_per_sample
+    console.print(
+        f"[bold]{' -> '.join(config.tasks)}[/bold]: {sum(config.arrivals_per_task)} arrivals, "
+        f"{int(steps)} candidate batches of {config.batch_size}, policies {', '.join(POLICIES)}"
+    )
+    if workspace is None:
+        workspace = Workspace(config)
+    console.print("accuracy before training:")
+    for name, value in workspace.zero_shots():
+        console.print(f"  {_accuracies({name: value})}")
+    _warm(workspace, console)
+    results = []
+    for policy in POLICIES:
+        changes = {"name": policy, "policy": policy}
+        if policy == "full":
+            changes["ratio"] = 1.0
+        console.rule(f"{policy}", align="left")
+        result = run(config.replace(**changes), workspace=workspace)
+        results.append(result)
+        last = dict(zip(config.tasks, result.history[-1].values(), strict=True))
+        console.print(f"{policy}, at the end: {_accuracies(last)}")
+    page = report.write([result.directory for result in results], Path(config.out) / "report.html")
+    console.print(table(config, results))
+    console.print(f"report: {page}    all in {time.perf_counter() - started:.0f} s")
+    return results
+
+
+def _accuracies(accuracy: dict[str, float]) -> str:
+    return ", ".join(f"{name} {100 * value:.1f} %" for name, value in accuracy.items())
+
+
+def _warm(workspace: Workspace, console: Console) -> None:
+    if workspace.prefix is None:
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+        total = sum(len(task) for task in workspace.encoded)
+        task = bar.add_task("frozen blocks, once per text", total=total)
+        for done in workspace.warm():
+            bar.update(task, completed=done)
+
+
+def table(config: RunConfig, results: list[RunResult]) -> Table:
+    """The comparison: one row per policy, and one for the model before training."""
+    rows = Table(title="A quarter of the samples" if config.ratio == 0.25 else "Selection")
+    for name in ("policy", "samples", "ratio", "A_last", "A_avg", "time", "scoring", "of full"):
+        rows.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
+    zero_shot = results[0].zero_shot
+    before = sum(zero_shot.values()) / len(zero_shot)
+    rows.add_row("untrained", "0", "", f"{100 * before:.1f} %", "", "", "", "")
+    whole = next((r.score_seconds + r.train_seconds for r in results if r.policy == "full"), None)
+    for result in results:
+        work = result.score_seconds + result.train_seconds
+        rows.add_row(
+            result.policy,
+            f"{result.selected}/{result.candidates}",
+            f"{result.ratio:.4f}",
+            f"{100 * result.a_last:.1f} %",
+            f"{100 * result.a_avg:.1f} %",
+            f"{work:.0f} s",
+            f"{100 * result.score_seconds / work:.0f} %",
+            f"{work / whole:.2f}" if whole else "",
+        )
+    rows.caption = _caption(config, results)
+    return rows
+
+
+def _caption(config: RunConfig, results: list[RunResult]) -> str:
+    error = max(standard_error(result.history[-1], config.held_out) for result in results)
+    text = (
+        f"{config.held_out} held-out examples a task: the standard error of A_last is "
+        f"{100 * error:.1f} points; smaller differences mean nothing. Samples: trained on / "
+        "candidates. Time: scoring and training; scoring: its share; of full: that time over the "
+        "full run's."
+    )
+    for result in results:
+        if result.policy == config.policy and result.forward_seconds:
+            ratio = result.score_seconds / result.steps / result.forward_seconds
+            text += f" Scoring a batch takes {ratio:.2f} x a plain forward with loss."
+    return text
+
+
+def standard_error(accuracy: dict[str, float], held_out: int) -> float:
+    """Standard error of the mean accuracy over tasks, each measured on `held_out` examples."""
+    variance = sum(value * (1 - value) / held_out for value in accuracy.values())
+    return variance**0.5 / len(accuracy)

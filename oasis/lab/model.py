@@ -1,0 +1,71 @@
+"""Load a causal language model and put LoRA on it."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from oasis.lab.data import assets
+
+
+def load(
+    name: str, device: torch.device, dtype: torch.dtype
+) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    """Model (eval mode, frozen) and tokenizer: "smollm2" from its package, else a folder or hub."""
+    source = assets.language_model() if name == "smollm2" else name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
+    except (OSError, ValueError) as error:  # a ValueError where files are there but of no use
+        raise OSError(
+            f"model: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
+            f"Hugging Face hub ({error})"
+        ) from error
+    model.config.use_cache = False
+    return model.requires_grad_(False).eval(), tokenizer
+
+
+def linear_names(model: nn.Module) -> list[str]:
+    """Last name parts of all linear layers but the output head (PEFT's "all-linear").
+
+    PEFT does not take "all-linear" together with a choice of layers, hence the list.
+    """
+    head = model.get_output_embeddings()
+    names = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+    return sorted(names)
+
+
+def attach_lora(
+    model: nn.Module, *, rank: int, alpha: int | None, layers: int | None, seed: int
+) -> nn.Module:
+    """`model` with fresh LoRA weights (drawn from `seed`) on all linear layers.
+
+    `layers`: number of top blocks that carry it, None for all; the backward pass stops below
+    them. `alpha` None is 2 x rank. Take it off again with `.unload()`.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    total = model.config.get_text_config().num_hidden_layers
+    if layers is not None and not 1 <= layers <= total:
+        raise ValueError(f"lora_layers: got {layers}, expected null or 1 to {total}")
+    top = None if layers in (None, total) else list(range(total - layers, total))
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank if alpha is None else alpha,
+        target_modules=linear_names(model),
+        layers_to_transform=top,
+        task_type="CAUSAL_LM",
+    )
+    # LoRA's first weights come from the global generator; the caller's state is put back.
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        # PEFT asks for an attribute that transformers has renamed.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        torch.manual_seed(seed)
+        return get_peft_model(model, config)

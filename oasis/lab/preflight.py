@@ -1,0 +1,52 @@
+"""What a configuration names is looked for before anything is loaded, downloaded or written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from oasis import policies
+from oasis.lab.config import RunConfig
+from oasis.lab.data import tasks
+from oasis.lab.device import choose_device, choose_dtype
+
+# A folder with a tokenizer has one of them; whether it is a good one shows when it is loaded.
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json"),
+    *("vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model"),
+)
+
+
+def check(config: RunConfig) -> None:
+    """ValueError, naming the setting, for what this machine or this process does not have."""
+    choose_dtype(config.dtype, choose_device(config.device))
+    check_model(config.model)
+    check_tasks(config)
+    try:
+        policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"policy_options: {error}") from error
+
+
+def check_tasks(config: RunConfig) -> None:
+    for setting, names in (("tasks", config.tasks), ("off_task", [config.off_task])):
+        for name in names:
+            if name is not None and name not in tasks.SOURCES:
+                expected = ", ".join(sorted(tasks.SOURCES))
+                raise ValueError(f"{setting}: got {name!r}, expected some of {expected}")
+
+
+def check_model(name: str) -> None:
+    """A folder has a tokenizer, and what looks like a folder is one."""
+    folder = Path(name)
+    if folder.is_dir():
+        if not any((folder / file).exists() for file in TOKENIZER_FILES):
+            raise ValueError(
+                f"model: the folder {name} has no tokenizer ({', '.join(TOKENIZER_FILES[:3])}); "
+                "save one there with tokenizer.save_pretrained"
+            )
+    elif os.path.isabs(name) or name.startswith(".") or name.count("/") > 1:
+        raise ValueError(
+            f"model: no folder {name}; expected 'smollm2', a folder with a model, or a name on the "
+            "Hugging Face hub"
+        )

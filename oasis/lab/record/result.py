@@ -1,0 +1,94 @@
+"""What came out of a run, summed up from its record."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from oasis.lab.config import RunConfig
+from oasis.lab.evaluate import a_avg, a_last
+
+
+@dataclass
+class RunResult:
+    """Outcome of a run. `seconds` is wall-clock time without loading and zero-shot evaluation.
+
+    `history[k]` holds the accuracies at the end of task k. `forward_seconds` is the mean time of a
+    plain forward with loss of one candidate batch, None where it was not measured. A run that was
+    stopped early is not `finished` and has None for `a_last` and `a_avg`.
+    """
+
+    directory: Path
+    policy: str
+    finished: bool
+    steps: int
+    zero_shot: dict[str, float]
+    history: list[dict[str, float]] = field(default_factory=list)
+    a_last: float | None = None
+    a_avg: float | None = None
+    candidates: int = 0
+    selected: int = 0
+    seconds: float = 0.0
+    score_seconds: float = 0.0
+    train_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    forward_seconds: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Selected over candidates, as it came out."""
+        return self.selected / self.candidates if self.candidates else 0.0
+
+
+def end_of(config: RunConfig, events: list[dict], sums: dict[str, Any]) -> dict[str, Any]:
+    """The last event of a run whose record is `events`."""
+    history = _history(events)
+    return {
+        "type": "end",
+        "a_last": a_last(history, config.tasks),
+        "a_avg": a_avg(history, config.tasks),
+        "candidates": sums["candidates"],
+        "selected": sums["selected"],
+        "seconds": sums["seconds"],
+        **_parts(events),
+        "forward_seconds": sums["forward_seconds"],
+    }
+
+
+def result_of(config: RunConfig, events: list[dict], **sums: Any) -> RunResult:
+    """Sum up a record; `sums` are what it does not say while it has no end."""
+    end = events[-1] if events[-1]["type"] == "end" else {}
+    names = {spec.name for spec in dataclasses.fields(RunResult)}
+    return RunResult(
+        directory=config.directory,
+        policy=config.policy,
+        finished=bool(end),
+        steps=sum(event["type"] == "step" for event in events),
+        zero_shot=next(e["accuracy"] for e in events if e.get("after_task") == -1),
+        history=_history(events),
+        **{**_parts(events), **sums, **{k: v for k, v in end.items() if k in names}},
+    )
+
+
+def _history(events: list[dict]) -> list[dict[str, float]]:
+    evaluations = {e["after_task"]: e["accuracy"] for e in events if e["type"] == "evaluation"}
+    return [evaluations[k] for k in sorted(evaluations) if k >= 0]
+
+
+def _parts(events: list[dict]) -> dict[str, float]:
+    kinds = {"score": "selection", "train": "step", "evaluation": "evaluation"}
+    return {f"{name}_seconds": spent(events, kind) for name, kind in kinds.items()}
+
+
+def spent(events: list[dict], *kinds: str) -> float:
+    """Seconds that events (of `kinds`, or all) took; not the zero-shot evaluation, which is shared
+    among the runs of a workspace."""
+    return sum(
+        event["seconds"]
+        for event in events
+        if "seconds" in event
+        and (not kinds or event["type"] in kinds)
+        and event.get("after_task") != -1
+    )

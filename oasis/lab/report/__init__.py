@@ -1,0 +1,10 @@
+"""Read run directories and draw them as one self-contained HTML page.
+
+>>> from oasis.lab import report
+>>> report.write(["runs/demo"], out="report.html")      # doctest: +SKIP
+"""
+
+from oasis.lab.report.pages import write
+from oasis.lab.report.runs import Run, find
+
+__all__ = ["Run", "find", "write"]

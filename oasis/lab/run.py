@@ -1,0 +1,287 @@
+"""One training run: stream, selection, evaluation at the task boundaries, record on disk."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+
+from oasis import policies
+from oasis.lab import strict_yaml
+from oasis.lab.accounts import accounts
+from oasis.lab.config import RunConfig, difference
+from oasis.lab.data.stream import MemoryStream
+from oasis.lab.record.checkpoints import (
+    ADAPTER,
+    Checkpoint,
+    Checkpoints,
+    clean,
+    erase,
+    save_adapter,
+    scratch,
+)
+from oasis.lab.record.lock import locked, refuse_busy
+from oasis.lab.record.log import EVENTS, EventLog, end_event, read_events
+from oasis.lab.record.result import RunResult, end_of, result_of, spent
+from oasis.lab.workspace import Workspace
+from oasis.train import SelectionTrainer
+
+CONFIG = "config.yaml"
+
+
+class Boundaries(TrainerCallback):
+    """Evaluates at the task boundaries, ties checkpoints to the record, stops where asked."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        workspace: Workspace,
+        boundaries: list[int],
+        checkpoints: Checkpoints,
+        log: EventLog,
+        progress: bool,
+    ) -> None:
+        self.config = config
+        self.workspace = workspace
+        self.boundaries = boundaries
+        self.checkpoints = checkpoints
+        self.log = log
+        self.progress = progress
+
+    def evaluate(self, model: nn.Module, step: int, after_task: int) -> None:
+        seen = slice(None) if self.config.evaluate == "all" else slice(after_task + 1)
+        start = time.perf_counter()
+        last = after_task == len(self.boundaries) - 1
+        held_out = None if last else self.config.boundary_held_out
+        accuracy = {
+            task.name: self.workspace.accuracy(model, task, held_out)
+            for task in self.workspace.tasks[seen]
+        }
+        seconds = time.perf_counter() - start
+        self.log.write(_evaluation(step, after_task, accuracy, seconds))
+        if self.progress:
+            values = ", ".join(f"{name} {100 * value:.1f} %" for name, value in accuracy.items())
+            tqdm.write(f"after {self.config.tasks[after_task]}: {values}")
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        for index, boundary in enumerate(self.boundaries):
+            if boundary == state.global_step:
+                self.evaluate(model, boundary, index)
+        if self.config.stop_after and state.global_step >= self.config.stop_after:
+            control.should_save = control.should_training_stop = True
+        elif self.config.save_steps and state.global_step % self.config.save_steps == 0:
+            control.should_save = True
+
+    def on_save(self, args, state, control, **kwargs):
+        self.checkpoints.add(state.global_step, self.log)
+
+
+def _evaluation(step: int, after_task: int, accuracy: dict[str, float], seconds: float) -> dict:
+    return {
+        "type": "evaluation",
+        "step": step,
+        "after_task": after_task,
+        "accuracy": accuracy,
+        "seconds": seconds,
+    }
+
+
+def run(
+    config: RunConfig, *, progress: bool = True, workspace: Workspace | None = None
+) -> RunResult:
+    """Train as `config` says and write the run directory `config.directory`.
+
+    `progress` shows the Trainer's bar and log lines. `workspace` shares the loaded model, the tasks
+    and the zero-shot accuracies among several runs; its model has no LoRA left on it afterwards.
+    An existing run of the same name is replaced, unless `config.resume` goes on with it. Raises
+    Busy (an OSError) where another run is going on in the directory.
+    """
+    # Before anything is downloaded: options that the policy refuses, a folder that is in use.
+    policy = policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
+    refuse_busy(config.directory)
+    _refuse_foreign(config.directory)
+    if workspace is None:
+        workspace = Workspace(config)
+    workspace.check(config)
+    stream = workspace.stream(config)
+    with locked(config.directory):
+        clean(config.directory)  # of what a kill left
+        try:
+            return _run(config, policy, workspace, stream, progress)
+        finally:
+            with suppress(OSError):
+                clean(config.directory)
+
+
+def _run(
+    config: RunConfig,
+    policy: policies.Policy,
+    workspace: Workspace,
+    stream: MemoryStream,
+    progress: bool,
+) -> RunResult:
+    directory = config.directory
+    if config.resume and end_event(directory / EVENTS) is not None:
+        _refuse_changed(config)
+        return result_of(config, read_events(directory / EVENTS))
+    checkpoints = Checkpoints(directory)
+    checkpoint = _prepare(config, checkpoints)
+    offset = checkpoint.record if checkpoint else 0
+    earlier = spent(read_events(directory / EVENTS, offset)) if offset else 0.0
+    with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
+        if not offset:
+            _start(config, workspace, stream.boundaries, log)
+        started = time.perf_counter()
+        callback = Boundaries(config, workspace, stream.boundaries, checkpoints, log, progress)
+        for index, boundary in enumerate(stream.boundaries):
+            # A first task too short for a batch ends before any training.
+            if boundary == 0 and not offset:
+                callback.evaluate(model, 0, index)
+        trainer = SelectionTrainer(
+            model=model,
+            args=training_arguments(config, workspace, stream.steps, progress),
+            train_dataset=stream,
+            data_collator=workspace.collator,
+            processing_class=workspace.tokenizer,
+            policy=policy,
+            layer=config.layer,
+            on_event=log.write,
+            task_names=config.tasks,
+        )
+        trainer.add_callback(callback)
+        if not progress:
+            trainer.remove_callback(PrinterCallback)
+        last = min(stream.steps, config.stop_after or stream.steps)
+        if checkpoint and checkpoint.step >= last:
+            trainer.restore(str(checkpoint.folder))
+        else:
+            trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
+        counts = trainer.selection_counts
+        sums = {"candidates": counts.candidates, "selected": counts.selected}
+        sums["seconds"] = earlier + time.perf_counter() - started
+        if trainer.state.global_step == stream.steps:
+            sums["forward_seconds"] = _forward_seconds(config, workspace, model)
+            save_adapter(model, directory)
+            record = read_events(directory / EVENTS)
+            log.write(
+                {**end_of(config, record, sums),
+                 **accounts(record, workspace, model, policy, config.layer)}
+            )  # fmt: skip
+            log.sync()
+        return result_of(config, read_events(directory / EVENTS), **sums)
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """A run has a record from its first moment on; without one, these are something else's."""
+    for name in (CONFIG, ADAPTER):
+        if (directory / name).exists() and not (directory / EVENTS).exists():
+            raise ValueError(
+                f"{directory / name}: no run wrote it ({EVENTS} is not there); use another name"
+            )
+
+
+def _prepare(config: RunConfig, checkpoints: Checkpoints) -> Checkpoint | None:
+    """Make the run directory ready; the checkpoint to resume from, if any."""
+    checkpoint = checkpoints.last() if config.resume else None
+    if checkpoint is None:
+        erase(config.directory)
+        checkpoints.found.clear()
+        config.replace(resume=False).save(config.directory / CONFIG)
+    else:
+        _refuse_changed(config)
+    return checkpoint
+
+
+def saved_settings(directory: Path) -> dict[str, Any]:
+    """What the config.yaml of a run says. ValueError naming it where it is damaged or missing."""
+    path = directory / CONFIG
+    try:
+        settings = strict_yaml.read(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path}: holds no settings")
+    return settings
+
+
+def _refuse_changed(config: RunConfig) -> None:
+    """ValueError where the run to be resumed was started with other settings."""
+    saved = saved_settings(config.directory)
+    if found := difference(config, saved):
+        name, value, before = found
+        raise ValueError(
+            f"{name}: got {value!r}, but the run to be resumed in {config.directory} has "
+            f"{before!r}; use another name, or resume=false to start anew"
+        )
+
+
+def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: EventLog) -> None:
+    """The events before training."""
+    ratio = 1.0 if config.policy == "full" else config.ratio
+    log.write(
+        {
+            "type": "start",
+            "policy": config.policy,
+            "label": config.label or config.policy,
+            "ratio": ratio,
+            "seed": config.seed,
+            "tasks": config.tasks,
+            "boundaries": boundaries,
+            "model": config.model,
+            "device": str(workspace.device),
+        }
+    )
+    accuracy = workspace.zero_shot()
+    log.write(_evaluation(0, -1, accuracy, workspace.zero_shot_seconds))
+
+
+def training_arguments(
+    config: RunConfig, workspace: Workspace, steps: int, progress: bool
+) -> TrainingArguments:
+    """Optimizer, schedule, clipping and the rest of how a run of `steps` steps trains."""
+    return TrainingArguments(
+        output_dir=str(scratch(config.directory)),  # the callback takes checkpoints from there
+        max_steps=steps,
+        per_device_train_batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.lr_schedule,
+        lr_scheduler_kwargs={"num_decay_steps": config.decay_steps} if config.decay_steps else None,
+        warmup_steps=config.warmup_steps,
+        weight_decay=0.0,
+        optim="adamw_torch",
+        max_grad_norm=config.max_grad_norm,
+        logging_strategy="steps" if config.logging_steps else "no",
+        logging_steps=config.logging_steps or 1,
+        save_strategy="no",  # the callback asks for checkpoints, after its evaluation is recorded
+        report_to="none",
+        disable_tqdm=not progress,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        use_cpu=workspace.device.type == "cpu",
+        seed=config.seed,
+    )
+
+
+@torch.no_grad()
+def _forward_seconds(config: RunConfig, workspace: Workspace, model: nn.Module) -> float | None:
+    """Mean time of a plain forward with loss over the first `forward_batches` candidate batches."""
+    if not config.forward_batches:
+        return None
+    model.eval()
+    batches = []
+    for items in islice(workspace.stream(config).batches(), config.forward_batches):
+        batch = workspace.collator(items)
+        del batch["task"]
+        batches.append({name: value.to(workspace.device) for name, value in batch.items()})
+    float(model(**batches[0]).loss)  # the first call warms up
+    start = time.perf_counter()
+    for batch in batches:
+        float(model(**batch).loss)
+    return (time.perf_counter() - start) / len(batches)

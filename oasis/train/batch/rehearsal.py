@@ -1,0 +1,86 @@
+"""A memory of rows seen in earlier batches, to measure the candidates against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from oasis.train.batch.memory import EpisodicMemory
+from oasis.train.batch.subbatch import IGNORE, take, targets
+
+
+class Rehearsal:
+    """A reservoir of rows of earlier candidate batches, on the CPU, with its own generator.
+
+    Rows are kept without the padding around them where that can be cut. Every row that has a label
+    token is added, selected or not, so a draw is a fair sample of the stream so far.
+
+    Args:
+        capacity: rows kept.
+        seed: of the reservoir and the draws.
+    """
+
+    def __init__(self, capacity: int = 256, seed: int = 0) -> None:
+        self.memory = EpisodicMemory(capacity, seed)
+
+    def add(self, batch: dict) -> None:
+        """Take in the rows of a batch."""
+        for row in targets(batch["labels"]).any(dim=1).nonzero().flatten().tolist():
+            cut = take(batch, [row])
+            self.memory.add({key: value.detach().cpu() for key, value in cut.items()})
+
+    def draw(self, count: int) -> list[dict]:
+        """At most `count` different rows, as batches of one; empty before the first `add`."""
+        return self.memory.sample(min(count, len(self.memory))) if len(self.memory) else []
+
+    def beside(self, batch: dict, count: int, *, pad_token_id: int = 0) -> dict:
+        """The candidates with up to `count` rows of earlier batches below them; then the candidates
+        themselves are taken in.
+        """
+        joined = join(batch, self.draw(count), pad_token_id=pad_token_id)
+        self.add(batch)
+        return joined
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.memory.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.memory.load_state_dict(dict(state))
+
+
+def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0) -> dict:
+    """One batch of the N candidates of `batch` and `rows` (batches of one), in this order.
+
+    What they are padded with goes to the right, where a causal model never looks. Tensors that are
+    not one number per token are put together along dimension 0.
+
+    Raises:
+        ValueError: rows whose tensors do not go together with those of the batch.
+    """
+    fill = {"input_ids": pad_token_id, "labels": IGNORE}
+    parts = [batch, *rows]
+    length = max(part["labels"].shape[1] for part in parts)
+
+    def pad(key: str, value: Tensor, shape: torch.Size) -> Tensor:
+        if value.shape != shape:
+            return value
+        return F.pad(value, (0, length - shape[1]), value=fill.get(key, 0))
+
+    joined = {}
+    for key in dict.fromkeys(key for part in parts for key in part):
+        values = [
+            pad(key, part[key].to(batch["labels"].device), part["labels"].shape)
+            for part in parts
+            if key in part
+        ]
+        if len({(value.shape[1:], value.dtype) for value in values}) > 1:
+            raise ValueError(
+                f"batch[{key!r}]: got {tuple(values[0].shape)}, but rows of earlier batches have "
+                f"{[tuple(value.shape) for value in values[1:]]}; validation rows need one shape"
+            )
+        joined[key] = torch.cat(values)
+    return joined

@@ -1,0 +1,1 @@
+"""The blocks of a model, and hidden states of its frozen ones, kept."""

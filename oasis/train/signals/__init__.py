@@ -1,0 +1,1 @@
+"""What a policy may ask to know of a candidate batch."""
