@@ -11,6 +11,9 @@ from oasis import doctor, siren
 
 
 def main(vectors: pathlib.Path) -> int:
+    package = pathlib.Path(oasis.__file__).parent
+    for name in ("py.typed", "_core.pyi"):
+        assert (package / name).exists(), f"{name}: got no such file in the wheel"
     for case in json.loads((vectors / "siren.json").read_text()):
         gram = oasis.grad_gram(torch.tensor(case["grads"], dtype=torch.float64))
         result = siren(gram)
