@@ -47,6 +47,15 @@ def check_buffer(
     return tensor
 
 
+def check_one_device(arguments: Sequence) -> None:
+    """ValueError unless all tensors among the arguments of an operator, and in lists, agree."""
+    lists = (a if isinstance(a, (list, tuple)) else (a,) for a in arguments)
+    devices = {str(t.device) for each in lists for t in each if isinstance(t, Tensor)}
+    if len(devices) > 1:
+        got = ", ".join(sorted(devices))
+        raise ValueError(f"got tensors on the devices {got}, expected one")
+
+
 def read_buffer(name: str, tensor: Tensor, dtypes, shape, device) -> Tensor:
     """A checked tensor whose numbers lie side by side: itself, or a copy."""
     return check_buffer(name, tensor, dtypes, shape, device).contiguous()

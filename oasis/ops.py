@@ -9,12 +9,13 @@ that tracing and fake tensors never see one. What lies at them is checked at eve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 
 import torch
 from torch import Tensor
 
 from oasis import _core, cuda
-from oasis.buffers import CPU, oris_inputs, siren_inputs, state_buffers
+from oasis.buffers import CPU, check_one_device, oris_inputs, siren_inputs, state_buffers
 from oasis.checks import check_grads
 
 # Not torch.library.custom_op: its first call imports the compiler stack, seconds of it.
@@ -37,7 +38,19 @@ def implement(name: str, *keys: str) -> Callable:
 
 
 def _fake(name: str) -> Callable:
-    return torch.library.register_fake(f"oasis::{name}", lib=_library)
+    """Registers a function as the fake kernel of `name`, which torch also takes where one tensor of
+    several is on "meta": what it makes then has no numbers, whatever device it says."""
+
+    def register(function: Callable) -> Callable:
+        @wraps(function)
+        def checked(*arguments, **named):
+            check_one_device((*arguments, *named.values()))
+            return function(*arguments, **named)
+
+        torch.library.register_fake(f"oasis::{name}", checked, lib=_library)
+        return function
+
+    return register
 
 
 def _dtype_name(tensor: Tensor) -> str:
