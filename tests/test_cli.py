@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 from packaging.requirements import Requirement
-from runs_on_disk import start, write_events
+from runs_on_disk import made_up, start, write_events
 
 import oasis
 from oasis import cli, doctor
@@ -198,6 +198,20 @@ def test_report(tmp_path, capsys):
     assert cli.main(["report", str(tmp_path / "runs"), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"wrote {out}\n"
     assert out.read_text("utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("text", ["", "arri", "- 1", "a: [", "a: 1\na: 2"])
+def test_report_leaves_out_a_run_whose_settings_cannot_be_read(text, tmp_path, capsys, caplog):
+    for seed in (0, 1):
+        folder = made_up(tmp_path / f"random{seed}", "random", seed=seed, batches=2)
+        (folder / "config.yaml").write_text("arrivals: 16\n")
+    (folder / "config.yaml").write_text(text)
+    out = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path), "--out", str(out)]) == 0
+    assert f"left out: {folder / 'config.yaml'}" in caplog.text and out.exists()
+    capsys.readouterr()
+    assert cli.main(["report", str(folder), "--out", str(out)]) == 2
+    assert "none of them can be read" in error_line(capsys)
 
 
 def test_report_of_a_damaged_run_names_it_and_draws_the_others(tmp_path, capsys, caplog):

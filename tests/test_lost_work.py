@@ -207,12 +207,17 @@ def test_a_run_touches_nothing_that_it_did_not_write(small):
         assert {name: (directory / name).read_bytes() for name in theirs} == before
 
     goes_on(stop_after=1)
+    # A copy of its own that somebody keeps under another name goes with the record, too.
+    kept = shutil.copytree(directory / "checkpoint-1.2", directory / "checkpoint-1.kept")
+    theirs += [f"checkpoint-1.kept/{p.name}" for p in kept.iterdir()]
+    before |= {name: (directory / name).read_bytes() for name in theirs}
     goes_on(resume=True)
     assert same(directory, whole)
     goes_on(seed=1)  # replaces the run
     own = {p.parent.name for p in directory.glob("*/manifest.json")}
     assert own - {"checkpoint-3", "checkpoint-4"} == {
         "checkpoint-7",
+        "checkpoint-1.kept",
         "adapter",
         "checkpoint-1.2",
         "checkpoint-2",

@@ -88,12 +88,45 @@ def test_cached_blocks_know_a_text_by_either_side():
     for name, value in plain.items():
         same(found[0][name], value)
         same(found[1][name], value)
-    # Given as they come, as the evaluation does.
-    with torch.no_grad():
-        left, right = (prefix(batch["input_ids"]) for batch in batches)
+    # Given as they come, with the mask that the backbone is called with.
+    given = []
+    for batch in batches:
+        prefix.attention_mask = batch["attention_mask"]
+        given.append(prefix(batch["input_ids"]))
+    left, right = given
     for row, (a, b) in enumerate(zip(*(b["attention_mask"].bool() for b in batches), strict=True)):
         assert torch.equal(left[row, a], right[row, b])
     assert len(prefix.states) == 5
+
+
+@pytest.mark.parametrize("batch_size", [1, 32])
+@pytest.mark.parametrize("told", [True, False], ids=["the text's mask", "a mask of ones"])
+def test_cached_blocks_know_a_text_that_begins_or_ends_with_the_padding_id(told, batch_size):
+    # Many tokenizers pad with their BOS or EOS.
+    model = tiny_model("llama", num_hidden_layers=5)
+    texts = [[PAD, 7, 8, 9], [7, 8, 9, PAD], [PAD, 5, PAD, 6, PAD], [4, 3]]
+    wanted = [model(input_ids=torch.tensor([text])).logits[0] for text in texts]
+    prefix = freeze_below(model, 3, PAD)
+    prefix.batch_size = batch_size
+    for padding in (0, 1, 3):  # more of it, in another batch
+        length = 5 + padding
+        ids, mask = torch.full((4, length), PAD), torch.zeros(4, length, dtype=torch.long)
+        for row, text in enumerate(texts):
+            ids[row, : len(text)], mask[row, : len(text)] = torch.tensor(text), 1
+        attention_mask = mask if told else torch.ones_like(mask)
+        got = model(input_ids=ids, attention_mask=attention_mask).logits
+        for row, text in enumerate(texts):
+            same(got[row, : len(text)], wanted[row])
+    assert len(prefix.states) == 4
+
+
+def test_cached_blocks_take_as_many_ends_as_the_mask_says():
+    model, text = tiny_model("llama", num_hidden_layers=5), [6, 7, PAD, PAD]
+    wanted = model(input_ids=torch.tensor([text])).logits[0]
+    freeze_below(model, 3, PAD)
+    ids = torch.tensor([[*text, PAD, PAD]])
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0]])
+    same(model(input_ids=ids, attention_mask=mask).logits[0, :4], wanted)
 
 
 @pytest.mark.parametrize("gather", [True, False])

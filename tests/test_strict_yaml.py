@@ -107,6 +107,7 @@ def test_long_lists_without_growth_are_read():
         ("a: 1\nb: &b {c: {d: *b}}", "f:2: b: the alias is inside its own anchor"),
         ("a: 1\nb: 2026-13-45", "f:2: '2026-13-45' cannot be read"),
         ("a: " + "1" * 5000, "f:1: '1111"),
+        ("a: 0x" + "f" * 5000, "f:1: '0xff"),
         ("a: !!bool perhaps", "f:1: 'perhaps' cannot be read"),
         ("? !!map text\n: 1", "f:1: text: expected a text or a number for a key"),
         ("? [1]\n: 1", "f:1: found unhashable key"),
@@ -118,7 +119,7 @@ def test_long_lists_without_growth_are_read():
         ("a: !!python/name:os.system ''", "f:1: could not determine a constructor"),
         ("a: 1\n b: 2", "f:2: mapping values are not allowed here"),
     ],
-    ids=range(16),
+    ids=range(17),
 )  # fmt: skip
 def test_errors_are_one_line_with_file_and_line(text, says):
     with pytest.raises(ValueError, match=f"^{says}") as caught:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from oasis import operators
+from oasis.checks import check_buffer
 from oasis.gram.types import HeadGram, HeadGramPartial
 
 
@@ -32,6 +33,10 @@ def merge(partials: Sequence[HeadGramPartial]) -> HeadGram:
     if ranges[0][0] != 0 or any(a[1] != b[0] for a, b in zip(ranges, ranges[1:], strict=False)):
         raise ValueError(f"partials: got ranges {ranges}, expected [0, V) without gap or overlap")
     one = parts[0]
+    for p in parts:
+        for name in ("labels", "tokens"):  # they are compared before the operator sees them
+            tensor = getattr(p, name)
+            check_buffer(f"partials: {name}", tensor, torch.int64, None, tensor.device)
     for p in parts[1:]:
         options = [(x.softcap, x.scale, x.reduction, x.products.dtype) for x in (one, p)]
         if options[0] != options[1]:

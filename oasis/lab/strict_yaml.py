@@ -87,7 +87,10 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
+            if isinstance(value, int):
+                str(value)  # what no message could name: more digits than Python writes
+            return value
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
             # What Python makes of it: a month 13, a number of 5,000 digits, `!!bool perhaps`.
             text = getattr(node, "value", "")

@@ -6,10 +6,12 @@ fake tensors never see one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,11 +25,30 @@ def define(schema: str) -> None:
 
 
 def fake(name: str) -> Callable[[Function], Function]:
-    """Registers a function as what `name` gives for fake tensors: shapes and types alone."""
-    register: Callable[[Function], Function] = torch.library.register_fake(
-        f"oasis::{name}", lib=_library
-    )
+    """Registers a function as what `name` gives for fake tensors: shapes and types alone.
+
+    torch also takes it where one tensor of several is on "meta": what it makes then has no numbers,
+    whatever device it says, so tensors on several devices are refused.
+    """
+
+    def register(function: Function) -> Function:
+        @wraps(function)
+        def checked(*arguments: Any, **named: Any) -> Any:
+            _check_one_device((*arguments, *named.values()))
+            return function(*arguments, **named)
+
+        torch.library.register_fake(f"oasis::{name}", checked, lib=_library)
+        return function
+
     return register
+
+
+def _check_one_device(arguments: Sequence[Any]) -> None:
+    lists = (a if isinstance(a, (list, tuple)) else (a,) for a in arguments)
+    devices = {str(t.device) for each in lists for t in each if isinstance(t, Tensor)}
+    if len(devices) > 1:
+        got = ", ".join(sorted(devices))
+        raise ValueError(f"got tensors on the devices {got}, expected one")
 
 
 def implement(name: str, *keys: str) -> Callable[[Function], Function]:

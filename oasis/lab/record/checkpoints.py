@@ -55,7 +55,9 @@ class Checkpoints:
         every = [
             Checkpoint(folder, content)
             for folder in directory.glob("checkpoint-*")
-            if not folder.is_symlink() and "record" in (content := manifest.read(folder) or {})
+            if not folder.is_symlink()
+            and "record" in (content := manifest.read(folder) or {})
+            and content.get("name", folder.name) == folder.name  # a copy is somebody else's
         ]
         known = digests(directory / EVENTS, [checkpoint.record for checkpoint in every])
         own = [c for c in every if known.get(c.record) == c.content["record"][1]]
@@ -79,8 +81,8 @@ class Checkpoints:
         """Take what the Trainer wrote for `step` from the scratch folder; drop the oldest."""
         written = scratch(self.directory) / f"checkpoint-{step}"
         log.sync()
-        manifest.seal(written, step=step, record=[log.offset, log.digest])
         folder = _free(self.directory / written.name)
+        manifest.seal(written, name=folder.name, step=step, record=[log.offset, log.digest])
         os.rename(written, folder)
         atomic.sync(self.directory)
         self.found.append(Checkpoint(folder, manifest.read(folder)))

@@ -103,7 +103,7 @@ class Run:
 
     @cached_property
     def settings(self) -> dict:
-        """What config.yaml says; empty where it is missing or was cut short by a kill."""
+        """What config.yaml says; empty where it is missing or damaged."""
         try:
             settings = strict_yaml.parse(self.config, "config.yaml")
         except ValueError:
@@ -255,20 +255,34 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
 
 def load_all(paths: Iterable[str | Path]) -> list[Run]:
     """The runs in these directories. What cannot be read, of them or in them, is named in the log,
-    and the others go on.
+    and the others go on. ValueError where none can be read.
     """
-    runs = []
-    for path in map(Path, paths):
+    paths, runs = list(map(Path, paths)), []
+    for path in paths:
         try:
             run = Run.load(path)
+            _check_settings(path, run)
         except OSError as error:
             logger.warning("left out: %s: %s", error.filename or path, error.strerror or error)
+            continue
+        except ValueError as error:
+            logger.warning("left out: %s", error)
             continue
         if run.unreadable:
             lines = f"{run.unreadable} line{'s' * (run.unreadable > 1)}"
             logger.warning("%s: %s cannot be read and left out", path / EVENTS, lines)
         runs.append(run)
+    if paths and not runs:
+        raise ValueError(f"runs: got {len(paths)}, but none of them can be read")
     return runs
+
+
+def _check_settings(path: Path, run: Run) -> None:
+    """ValueError where config.yaml is damaged: what may such a run be compared with?"""
+    if (path / "config.yaml").is_file():
+        found = strict_yaml.parse(run.config, str(path / "config.yaml"))
+        if not isinstance(found, dict):
+            raise ValueError(f"{path / 'config.yaml'}: holds no settings")
 
 
 def _events(lines: Iterable[str], run: Run) -> Iterator[dict]:

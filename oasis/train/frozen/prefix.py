@@ -10,6 +10,7 @@ import copy
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,13 +20,57 @@ from transformers import PreTrainedTokenizerBase
 from oasis.train.frozen.hidden_store import HiddenStore, fingerprint, tokenizer_fingerprint
 
 
+@dataclass(frozen=True)
+class Text:
+    """A row without its padding.
+
+    Attributes:
+        ids: up to the last that is not the padding id.
+        start: the column it begins at.
+        length: of its states: of `ids`, and of the padding ids behind them that may be its own.
+        attended: how many of them the mask takes for its own.
+        key: what its states are looked up by.
+    """
+
+    ids: torch.Tensor
+    start: int
+    length: int
+    attended: int
+    key: bytes
+
+    @property
+    def named(self) -> bytes:
+        """What means over the attended ones are looked up by."""
+        return self.attended.to_bytes(4, "little") + self.key
+
+    @classmethod
+    def of(cls, row: torch.Tensor, attended: torch.Tensor, pad: int) -> Text:
+        """Of ids [T] and whether they are attended to [T]."""
+        start = int(attended.int().argmax())  # 0 in a row of padding alone
+        row, attended = row[start:], attended[start:]
+        real = (row != pad).nonzero().flatten()
+        end = int(real[-1]) + 1 if len(real) else 0
+        behind = attended[end:]
+        # All ones say nothing of where the text ends.
+        own = 1 if bool(behind.all()) else int(behind.sum())
+        key = row[: end if own <= 1 else end + own]
+        attended_ids = end + (own if len(behind) else 0)
+        return cls(row[:end], start, end + max(own, 1), attended_ids, key.numpy().tobytes())
+
+
 class FrozenPrefix(nn.Module):
     """Takes the place of a backbone's token embedding: ids [N, T] to hidden states [N, T, D].
 
-    A row's states are looked up by its ids without the padding on either side; rows not met before
-    go through the lower blocks (a causal model: what comes later in a row has no influence). Kept
-    in memory on the model's device, T x D numbers a text, and where a `store` is given also on
-    disk, for other processes and later runs.
+    A row's states are looked up by its ids without padding; rows not met before go through the
+    lower blocks (a causal model: what comes later in a row has no influence). Kept in memory on the
+    model's device, (T + 1) x D numbers a text, and where a `store` is given also on disk, for other
+    processes and later runs.
+
+    A text may begin or end with the padding id, where a tokenizer pads with its BOS or EOS. What
+    the attention mask leaves out on the left is padding, and nothing else there. Padding ids at the
+    end belong to the text as far as the mask says so; where it says nothing (all ones, as
+    `scoring.model_inputs` makes it), the first of them does: the states there are of a text's EOS,
+    or of a column that nobody reads.
     """
 
     def __init__(
@@ -42,6 +87,7 @@ class FrozenPrefix(nn.Module):
         self.batch_size = batch_size
         self.store = store
         self.states: dict[bytes, torch.Tensor] = {}
+        self.attention_mask: torch.Tensor | None = None  # [N, T] of the backbone's next call
         self._means: dict[bytes, torch.Tensor] = {}  # of `block_means`
         self._means_of: tuple[int, ...] = ()
 
@@ -56,26 +102,30 @@ class FrozenPrefix(nn.Module):
         return self._lower[0].embed_tokens.weight
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        texts = self._texts(input_ids)
-        missing = {key: row for key, row, _ in texts if len(row) and key not in self.states}
+        mask, self.attention_mask = self.attention_mask, None
+        texts = self._texts(input_ids, mask)
+        missing = {t.key: t for t in texts if len(t.ids) and t.key not in self.states}
         if missing and self.store is not None:
             missing = self._load(missing)
         self._compute(missing)
         out = self.weight.new_zeros(*input_ids.shape, self.weight.shape[1])
-        for index, (key, row, start) in enumerate(texts):
-            if len(row):
-                out[index, start : start + len(row)] = self.states[key]
+        for index, text in enumerate(texts):
+            if len(text.ids):
+                there = slice(text.start, text.start + text.length)
+                out[index, there] = self.states[text.key][: len(out[index, there])]
         return out
 
     @torch.no_grad()
-    def block_means(self, input_ids: torch.Tensor, blocks: Sequence[int]) -> torch.Tensor:
-        """[N, len(blocks), D] float32, means over each row's tokens of what these of the frozen
-        blocks give; zeros for a row of padding. Once per text, kept in memory.
+    def block_means(
+        self, input_ids: torch.Tensor, blocks: Sequence[int], attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """[N, len(blocks), D] float32, means over each row's attended tokens of what these of the
+        frozen blocks give; zeros for a row of padding. Once per text, kept in memory.
         """
         if self._means_of != tuple(blocks):
             self._means, self._means_of = {}, tuple(blocks)
-        texts = self._texts(input_ids)
-        missing = {key: row for key, row, _ in texts if len(row) and key not in self._means}
+        texts = self._texts(input_ids, attention_mask)
+        missing = {t.named: t for t in texts if len(t.ids) and t.named not in self._means}
         given: dict[int, torch.Tensor] = {}
         with ExitStack() as hooks:
             for block in set(blocks):
@@ -86,23 +136,19 @@ class FrozenPrefix(nn.Module):
                 hooks.callback(self.lower.layers[block].register_forward_hook(keep).remove)
             for keys, _ in self._run(missing):
                 for index, key in enumerate(keys):
-                    length = len(missing[key])
-                    means = [given[block][index, :length].float().mean(dim=0) for block in blocks]
+                    attended = missing[key].attended
+                    means = [given[block][index, :attended].float().mean(dim=0) for block in blocks]
                     self._means[key] = torch.stack(means)
         empty = self.weight.new_zeros(len(blocks), self.weight.shape[1], dtype=torch.float32)
-        return torch.stack([self._means[key] if len(row) else empty for key, row, _ in texts])
+        return torch.stack([self._means[t.named] if len(t.ids) else empty for t in texts])
 
-    def _texts(self, input_ids: torch.Tensor) -> list[tuple[bytes, torch.Tensor, int]]:
-        """For each row what it is looked up by, itself without padding, and the column it begins
-        at."""
-        texts = []
-        for row in input_ids.cpu():
-            real = (row != self.pad_token_id).nonzero().flatten().tolist() or [0, -1]
-            row = row[real[0] : real[-1] + 1]
-            texts.append((row.numpy().tobytes(), row, real[0]))
-        return texts
+    def _texts(self, input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[Text]:
+        if mask is None or mask.shape != input_ids.shape:
+            mask = torch.ones_like(input_ids)
+        rows = zip(input_ids.cpu(), (mask != 0).cpu(), strict=True)
+        return [Text.of(row, attended, self.pad_token_id) for row, attended in rows]
 
-    def _load(self, missing: dict[bytes, torch.Tensor]) -> dict[bytes, torch.Tensor]:
+    def _load(self, missing: dict[bytes, Text]) -> dict[bytes, Text]:
         """Take from the store what it has; returns what is still missing."""
         self.store.refresh()
         device = self.weight.device
@@ -114,21 +160,21 @@ class FrozenPrefix(nn.Module):
         return missing
 
     @torch.no_grad()
-    def _compute(self, missing: dict[bytes, torch.Tensor]) -> None:
+    def _compute(self, missing: dict[bytes, Text]) -> None:
         for keys, hidden in self._run(missing):
             for index, key in enumerate(keys):
-                self.states[key] = hidden[index, : len(missing[key])].clone()
+                self.states[key] = hidden[index, : missing[key].length].clone()
         if missing and self.store is not None:
             self.store.put({_name(key): self.states[key] for key in missing})
 
-    def _run(self, texts: dict[bytes, torch.Tensor]) -> Iterator[tuple[list[bytes], torch.Tensor]]:
+    def _run(self, texts: dict[bytes, Text]) -> Iterator[tuple[list[bytes], torch.Tensor]]:
         """The frozen blocks on `texts`, the short ones first: some keys, their states [n, T, D]."""
-        order = sorted(texts, key=lambda key: len(texts[key]))
+        order = sorted(texts, key=lambda key: texts[key].length)
         for start in range(0, len(order), self.batch_size):
             keys = order[start : start + self.batch_size]
-            ids = torch.full((len(keys), max(len(texts[key]) for key in keys)), self.pad_token_id)
+            ids = torch.full((len(keys), max(texts[key].length for key in keys)), self.pad_token_id)
             for index, key in enumerate(keys):
-                ids[index, : len(texts[key])] = texts[key]
+                ids[index, : len(texts[key].ids)] = texts[key].ids
             # Padding on the right needs no mask: a causal model never looks ahead.
             yield keys, self.lower(input_ids=ids.to(self.weight.device), use_cache=False)[0]
 
@@ -181,6 +227,7 @@ def freeze_below(
     with torch.no_grad():
         before = model(input_ids=probe, use_cache=False).logits
         backbone.embed_tokens = prefix
+        mask = backbone.register_forward_pre_hook(_remember_mask, with_kwargs=True)
         backbone.layers = nn.ModuleList([*(Skip() for _ in range(blocks)), *layers[blocks:]])
         after = model(input_ids=probe, use_cache=False).logits
     model.train(training)
@@ -191,15 +238,22 @@ def freeze_below(
             "layer": str(blocks),
             "dtype": str(prefix.weight.dtype),
             "tokenizer": "" if tokenizer is None else tokenizer_fingerprint(tokenizer),
+            "tail": "1",  # states behind a text's own
         }
         prefix.store = HiddenStore(folder, of)
     if not torch.allclose(before, after, rtol=0, atol=1e-2 * float(before.abs().max())):
         backbone.embed_tokens, backbone.layers = embedding, layers
+        mask.remove()
         raise ValueError(
             f"model: {type(model).__name__} gives other logits when its lower blocks run apart; "
             "set cache_frozen=false"
         )
     return prefix
+
+
+def _remember_mask(backbone: nn.Module, args: tuple, kwargs: dict) -> None:
+    """A token embedding is not told of the mask that its backbone is called with."""
+    backbone.embed_tokens.attention_mask = kwargs.get("attention_mask")
 
 
 def _lower(backbone: nn.Module, blocks: int) -> nn.Module:

@@ -172,7 +172,7 @@ def _block_means(
     if frozen:
         prefix = unwrap(model).get_input_embeddings()
         assert isinstance(prefix, FrozenPrefix)  # who else leaves Skips
-        lower = prefix.block_means(batch["input_ids"][:count], frozen)
+        lower = prefix.block_means(batch["input_ids"][:count], frozen, where[:count])
         means.update(zip(frozen, lower.unbind(dim=1), strict=True))
 
     def keep(index: int):
