@@ -6,6 +6,9 @@ from typing import Any
 
 from oasis import _core
 
+# Label of a position that carries no loss, the convention of torch and transformers.
+IGNORED = -100
+
 _NAMES: dict[str, tuple[Any, ...]] = _core.NAMES
 
 DTYPES: tuple[str, ...] = _NAMES["dtype"]

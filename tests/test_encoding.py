@@ -7,8 +7,9 @@ import tiny_text
 import torch
 
 from oasis.lab.data import tasks
-from oasis.lab.data.encoding import IGNORED, Collator, encode
+from oasis.lab.data.encoding import Collator, encode
 from oasis.lab.data.tasks import Example, Source
+from oasis.names import IGNORED
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from oasis.checks import check_buffer, check_count, check_float, check_number
 from oasis.gram.cost import METHODS
+from oasis.names import IGNORED
 
 
 def check_head_tensors(
@@ -75,7 +76,7 @@ def check_head(
     if vocab_range is not None:
         _check_range(vocab_range, vocabulary)
         end = 1 << 62  # the whole head's size is known to merge alone
-    outside = ((labels < 0) & (labels != -100)) | (labels >= end)
+    outside = ((labels < 0) & (labels != IGNORED)) | (labels >= end)
     if outside.any():
         at = int(outside.nonzero()[0])
         raise ValueError(

@@ -10,6 +10,7 @@ from oasis import operators
 from oasis.gram import cost
 from oasis.gram.checks import check_head, check_method
 from oasis.gram.types import HeadGram, HeadGramPartial
+from oasis.names import IGNORED
 
 
 @overload
@@ -110,7 +111,7 @@ def head_gram(
         sums = operators.head_partial(*arguments, mean, vocab_range[0])
         return HeadGramPartial(vocab_range, *sums, cap, scale, reduction)
     if method == "auto":
-        shape = int((labels != -100).sum()), hidden.shape[1], weight.shape[0], num_samples
+        shape = int((labels != IGNORED).sum()), hidden.shape[1], weight.shape[0], num_samples
         method = cost.pick(*shape, sketch_dim, hidden.device.type)
     results = operators.head_gram(*arguments, mean, method, sketch_dim, seed)
     return HeadGram(*results, reduction, method)

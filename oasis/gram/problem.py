@@ -12,6 +12,7 @@ from torch import Tensor
 from oasis.gram.algebra import segment_sum
 from oasis.gram.backends.choice import epilogue_type
 from oasis.gram.backends.epilogue import Epilogue
+from oasis.names import IGNORED
 
 BLOCK_ELEMENTS = 4 << 20  # numbers in one block of logits (16 MiB in float32)
 _WIDE_BLOCK = 1024  # columns of logits below which products read and write T x T too often
@@ -50,7 +51,7 @@ class Problem:
         mean: bool,
         backend: str,
     ) -> Problem:
-        labelled = (labels != -100).nonzero().squeeze(1)
+        labelled = (labels != IGNORED).nonzero().squeeze(1)
         owner = sample[labelled]
         # Tokens of one sample side by side: each entry of the result is then one rectangle.
         by_sample = torch.argsort(owner, stable=True)

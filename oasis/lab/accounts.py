@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from oasis.lab.data.encoding import IGNORED
 from oasis.lab.flops import Shape, spent
 from oasis.lab.workspace import Workspace
+from oasis.names import IGNORED
 from oasis.policies import Policy
 from oasis.policies.base import validation_rows
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from oasis.lab.data.encoding import IGNORED, Collator, answer_ids, encode
+from oasis.lab.data.encoding import Collator, answer_ids, encode
 from oasis.lab.data.tasks import Task
+from oasis.names import IGNORED
 from oasis.train.scoring import head_hook, head_parameters, model_inputs, unwrap
 
 

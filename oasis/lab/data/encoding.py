@@ -8,8 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from oasis.lab.data.tasks import Example
-
-IGNORED = -100  # label of a position that carries no loss, the convention of torch and transformers
+from oasis.names import IGNORED
 
 
 def answer_ids(answer: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oasis.lab.data.encoding import IGNORED
+from oasis.names import IGNORED
 from oasis.train.batch.images import COUNTS, IMAGE_KEYS
 
 MARK = "<image>"

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from oasis.names import IGNORED
 from oasis.train.batch.memory import EpisodicMemory
-from oasis.train.batch.subbatch import IGNORE, take, targets
+from oasis.train.batch.subbatch import take, targets
 
 
 class Rehearsal:
@@ -61,7 +62,7 @@ def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0) -> dict:
     Raises:
         ValueError: rows whose tensors do not go together with those of the batch.
     """
-    fill = {"input_ids": pad_token_id, "labels": IGNORE}
+    fill = {"input_ids": pad_token_id, "labels": IGNORED}
     parts = [batch, *rows]
     length = max(part["labels"].shape[1] for part in parts)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from oasis.names import IGNORED
 from oasis.train.batch.images import IMAGE_KEYS, image_rows
 
-IGNORE = -100
 WEIGHT = "selection_weight"  # key of the rows' loss weights [N], where a selection has them
 
 
@@ -20,7 +20,7 @@ def targets(labels: Tensor) -> Tensor:
     is not -100 (docs/method.md, notation: T_i).
     """
     mask = torch.zeros_like(labels, dtype=torch.bool)
-    mask[:, :-1] = labels[:, 1:] != IGNORE
+    mask[:, :-1] = labels[:, 1:] != IGNORED
     return mask
 
 
@@ -47,7 +47,7 @@ def right_padded(batch: dict) -> dict:
         index = (column % length).to(value.device)
         index = index.view(*index.shape, *[1] * (value.ndim - 2)).expand_as(value)
         moved[key] = value.gather(1, index)
-    moved["labels"] = moved["labels"].masked_fill(column >= length, IGNORE)
+    moved["labels"] = moved["labels"].masked_fill(column >= length, IGNORED)
     return moved
 
 
@@ -100,10 +100,10 @@ def take(batch: dict, rows: Tensor | list[int]) -> dict:
             rows_of[key] = value[kept.to(value.device)]
     rows_of = right_padded(rows_of)
     labels, mask = rows_of["labels"], rows_of.get("attention_mask")
-    labels[:, 0] = IGNORE  # nothing predicts it; some counts include it
+    labels[:, 0] = IGNORED  # nothing predicts it; some counts include it
     if mask is None or mask.shape != labels.shape:
         return rows_of
-    used = ((mask != 0) | (labels != IGNORE)).any(dim=0).nonzero().flatten()
+    used = ((mask != 0) | (labels != IGNORED)).any(dim=0).nonzero().flatten()
     if len(used) == 0:
         return rows_of
     end = int(used[-1]) + 1
@@ -122,5 +122,5 @@ def dummy(batch: dict, row: int) -> dict:
         attended = out["attention_mask"][0] if "attention_mask" in out else torch.ones(length)
         column = int(attended.ne(0).to(torch.int8).argmax())
         out = {k: v[:, column : column + 1] if v.ndim == 2 else v for k, v in out.items()}
-    out["labels"] = torch.full_like(out["labels"], IGNORE)
+    out["labels"] = torch.full_like(out["labels"], IGNORED)
     return out
