@@ -17,15 +17,9 @@ import torch
 
 import oasis
 from oasis import _core, operators
+from oasis.extra import packages
 from oasis.gram.backends.choice import describe as describe_head
 from oasis.operators import launch
-
-TRAIN_EXTRA = (
-    *("transformers", "peft", "accelerate", "filelock", "safetensors", "sentencepiece", "gguf"),
-    *("jinja2", "matplotlib", "pandas", "pyarrow", "pyyaml", "rich", "scikit-learn", "scipy"),
-    "typer",
-)
-PACKAGES = ("torch", "numpy", "triton", *TRAIN_EXTRA)
 
 # Every environment variable that the package reads, and those of others that change its results
 # or its speed. tests/test_doctor.py checks that none is missing.
@@ -141,7 +135,7 @@ def _versions() -> dict[str, str | None]:
     versions = {"oasis": f"{oasis.__version__} ({Path(oasis.__file__).parent})"}
     versions["python"] = f"{platform.python_version()} ({sys.executable})"
     versions["platform"] = platform.platform()
-    return versions | {name: _version(name) for name in PACKAGES}
+    return versions | {name: _version(name) for name in ("torch", "numpy", "triton", *packages())}
 
 
 def _devices() -> dict[str, str]:
@@ -176,7 +170,7 @@ def _threads() -> dict[str, int | None]:
 
 def _notes(found: dict) -> list[str]:
     notes = []
-    missing = [name for name in TRAIN_EXTRA if found["versions"][name] is None]
+    missing = [name for name in packages() if found["versions"][name] is None]
     if missing:
         notes.append(
             f"training and reports need {', '.join(missing)}: pip install 'oasis-select[train]'"

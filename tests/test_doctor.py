@@ -93,8 +93,8 @@ def test_runs_without_the_extra():
     code = (
         "import sys\n"
         "from oasis.cli import main\n"
-        "from oasis.extra import EXTRA_MODULES\n"
-        "sys.modules.update(dict.fromkeys(EXTRA_MODULES))\n"
+        "from oasis.extra import modules\n"
+        "sys.modules.update(dict.fromkeys(modules()))\n"
         "sys.exit(main(['doctor']))\n"
     )
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
