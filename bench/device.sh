@@ -61,8 +61,8 @@ EOF
 
 # The kernels' tests; test_device.py, first, is collected because there is a GPU.
 tests=()
-for name in device grad_gram siren mean_field oris selector stream reference ops head_gram \
-  head_regimes vocabulary triton_head; do
+for name in device grad_gram siren mean_field oris selector selector_refusals stream reference ops \
+  head_gram head_gram_inputs head_regimes vocabulary triton_head; do
   for room in gpu core lab; do
     [ -e "tests/$room/test_$name.py" ] && tests+=("tests/$room/test_$name.py")
   done

@@ -73,3 +73,22 @@ def assert_same(got, want, rtol, gram_rtol=None):
         assert_relative(getattr(got, name), getattr(want, name), rtol)
     assert got.correct.tolist() == want.correct.tolist()
     assert got.tokens.tolist() == want.tokens.tolist()
+
+
+LOW = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def assert_like_reference(arguments, rtol=1e-9):
+    got, want = oasis.head_gram(**arguments), reference.head_gram(**arguments)
+    assert got.gram.dtype == torch.float64
+    assert torch.equal(got.gram, got.gram.T), "not symmetric to the bit"
+    assert_relative(got.gram.diagonal(), want.gram.diagonal(), rtol)
+    assert cosine_scaled(got.gram - want.gram, want.gram).max() <= rtol
+    for name in METRICS:
+        assert_relative(getattr(got, name), getattr(want, name), rtol)
+    assert got.tokens.dtype == torch.int64
+    assert got.tokens.tolist() == want.tokens.tolist()
+    assert got.correct.tolist() == want.correct.tolist()
+    if arguments.get("reduction") != "sum":
+        assert_relative(got.perplexity, want.perplexity, 10 * rtol)
+    return got

@@ -3,7 +3,7 @@
 import torch
 from tiny_models import PAD, VOCAB
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from oasis import policies
 from oasis.train import SelectionTrainer
@@ -105,3 +105,15 @@ class InOrder(Trainer):
 
     def get_train_dataloader(self):
         return torch.utils.data.DataLoader(self.batches, batch_size=None)
+
+
+class KeepGradients(TrainerCallback):
+    """Gradients as they are when the optimizer is about to use them."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.steps.append(
+            {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+        )

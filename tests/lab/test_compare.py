@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import textwrap
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from faults import Disk, Full, another_process_in, noticed
 from rich.console import Console
 
 from oasis.lab.compare import Grid, compare
-from oasis.lab.compare.progress import Progress, Tail
+from oasis.lab.compare.progress import Progress
 from oasis.lab.compare.runner import Pool, Report, number_of_workers, plan
 from oasis.lab.compare.state import FINISHED, NEW, PARTIAL, changed, damaged, state
 from oasis.lab.compare.worker import DONE, FAILED, TAKEN, Runner, Stopped
@@ -384,20 +383,3 @@ def test_cells_go_to_the_worker_that_has_their_workspace(place, tmp_path):
         "full-1-s1",
     ]
     assert number_of_workers(make(place, tmp_path, ["random"], workers=9), cells) == 6
-
-
-def test_steps_are_counted_while_the_record_grows(tmp_path):
-    tail = Tail(tmp_path)
-    tail.update()
-    assert (tail.steps, tail.total) == (0, None)
-    path = tmp_path / "events.jsonl"
-    line = json.dumps({"type": "step", "step": 1}) + "\n"
-    path.write_text(json.dumps({"type": "start", "boundaries": [3, 8]}) + "\n" + line + line[:9])
-    tail.update()
-    assert (tail.steps, tail.total) == (1, 8)
-    path.write_text(path.read_text() + line[9:])
-    tail.update()
-    assert tail.steps == 2
-    path.write_text(json.dumps({"type": "start", "boundaries": [3, 8]}) + "\n")
-    tail.update()
-    assert (tail.steps, tail.first) == (0, 0), "what was done before is not new"
