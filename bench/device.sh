@@ -17,7 +17,7 @@ root=$PWD
 PYTHON=${PYTHON:-python3}
 
 if [ "${1:-}" = --dry ]; then
-  OASIS_TEST_DEVICE=cpu "$PYTHON" -m pytest -p no:cacheprovider tests/test_device.py
+  OASIS_TEST_DEVICE=cpu "$PYTHON" -m pytest -p no:cacheprovider tests/gpu/test_device.py
   exec "$PYTHON" -m bench.device --dry --out "${2:-build/device}"
 fi
 mkdir -p "${1:-bench/results}"
@@ -61,9 +61,11 @@ EOF
 
 # The kernels' tests; test_device.py, first, is collected because there is a GPU.
 tests=()
-for name in device grad_gram siren mean_field oris selector stream reference ops head_gram \
-  head_regimes vocabulary triton_head; do
-  [ -e "tests/test_$name.py" ] && tests+=("tests/test_$name.py")
+for name in device grad_gram siren mean_field oris selector selector_refusals stream reference ops \
+  head_gram head_gram_inputs head_regimes vocabulary triton_head; do
+  for room in gpu core lab; do
+    [ -e "tests/$room/test_$name.py" ] && tests+=("tests/$room/test_$name.py")
+  done
 done
 status=0
 "$PYTHON" -m pytest -p no:cacheprovider "${tests[@]}" 2>&1 | tee pytest.log || status=$?

@@ -1,7 +1,7 @@
 """The compiled core (csrc/bindings.cpp, csrc/cuda_bindings.cpp).
 
 An `int` of a tensor is its address; what lies there is checked by `oasis.operators`, which is what
-calls all this. tests/test_types.py compares the names with the bindings.
+calls all this. tests/core/test_types.py compares the names with the bindings.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ from oasis.gram.backends.choice import describe as describe_head
 from oasis.operators import launch
 
 # Every environment variable that the package reads, and those of others that change its results
-# or its speed. tests/test_doctor.py checks that none is missing.
+# or its speed. tests/core/test_doctor.py checks that none is missing.
 ENVIRONMENT = {
     "OASIS_ISA": "caps the CPU kernels at `baseline`, `avx2` or `avx512` (default: the best)",
     "OASIS_HEAD_BACKEND": "`triton` or `torch` for head_gram, an error where that cannot run "

@@ -1,6 +1,6 @@
 """The private attributes of scikit-learn's `MiniBatchKMeans` that its state is made of, all here.
 
-Checked against scikit-learn 1.3.0 (its source), 1.6.1 and 1.9.1 (tests/test_clusters.py).
+Checked against scikit-learn 1.3.0 (its source), 1.6.1 and 1.9.1 (tests/policies/test_clusters.py).
 """
 
 from __future__ import annotations

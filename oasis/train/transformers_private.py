@@ -1,6 +1,6 @@
 """The private attributes of `transformers.Trainer` that selection needs, all of them here.
 
-Checked against transformers 5.0.0, 5.9.0, 5.16.1 and 5.24.0 (tests/test_trainer.py). Nothing
+Checked against transformers 5.0.0, 5.9.0, 5.16.1 and 5.24.0 (tests/train/test_trainer.py). Nothing
 promises that the next one has them: `check` says so at the import, instead of a training in its
 middle.
 """

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from conftest import ORIS_PLAIN as PLAIN
+from oris_steps import ORIS_PLAIN as PLAIN
 from sanitized.program import Fault
 
 from oasis.names import STATISTICS, pack

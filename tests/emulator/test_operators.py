@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import assert_relative, cosine_scaled
+from comparing import assert_relative, cosine_scaled
 
 import oasis
 from oasis import _core, doctor, operators, reference

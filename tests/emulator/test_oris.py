@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import ORIS_PLAIN as PLAIN
-from conftest import assert_relative, float64, vectors
+from comparing import assert_relative, float64
+from oris_steps import ORIS_PLAIN as PLAIN
+from right_answers import vectors
 
 import oasis
 from oasis import names, operators

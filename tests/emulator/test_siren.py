@@ -5,8 +5,9 @@ from __future__ import annotations
 import near_opposite
 import pytest
 import torch
-from conftest import assert_relative, float64, vectors
-from test_siren_range import EXPONENTS
+from comparing import assert_relative, float64
+from random_grams import EXPONENTS
+from right_answers import vectors
 
 import oasis
 from oasis import reference
@@ -48,7 +49,7 @@ def test_against_the_reference(device, method, n, clusters, generator):
 @pytest.mark.parametrize("n", range(1, 21))
 @pytest.mark.parametrize("clusters", [0, 4])
 def test_exact_at_every_size(device, n, clusters, generator):
-    # Against the CPU's own code, which tests/test_siren.py holds to the definition.
+    # Against the CPU's own code, which tests/core/test_siren.py holds to the definition.
     gram = random_gram(n, 40, generator, clusters)
     want = oasis.siren(gram, method="exact")
     adjusted, order = device.siren(gram)

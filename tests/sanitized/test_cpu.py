@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import assert_relative, cosine_scaled, oris_options
-from test_grad_gram import DTYPES, _layouts, assert_gram
+from comparing import assert_relative, cosine_scaled
+from given_gradients import DTYPES, assert_gram, layouts
+from oris_steps import oris_options
 
 import oasis
 from oasis import _core, operators
@@ -55,7 +56,7 @@ def test_gram_of_ragged_shapes(sanitized, dtype, generator):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gram_of_every_layout(sanitized, dtype, generator):
     sanitized()
-    for view in _layouts(generator).values():
+    for view in layouts(generator).values():
         storage = view.new_empty(0).set_(view.untyped_storage()).to(dtype)
         grads = storage.as_strided(view.shape, view.stride(), view.storage_offset())
         assert_gram(oasis.grad_gram(grads), grads)

@@ -12,7 +12,8 @@ import torch
 
 from oasis.gram.backends.epilogue import Epilogue, TiledEpilogue
 
-VARIABLE = "OASIS_HEAD_BACKEND"  # written out where it is read: tests/test_doctor.py looks for it
+# Written out where it is read: tests/core/test_doctor.py looks for it.
+VARIABLE = "OASIS_HEAD_BACKEND"
 CHOICES = ("triton", "torch")
 _TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 

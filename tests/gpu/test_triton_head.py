@@ -1,0 +1,235 @@
+"""The Triton kernels without a GPU: interpreted, compiled ahead of time, chosen where they run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+from comparing import cosine_scaled
+from head_problems import problem
+from oasis.kernels.triton.blocks import ANY, TABLE
+from oasis.kernels.triton.head_epilogue import epilogue_kernel
+from oasis.kernels.triton.head_products import products_kernel
+from oasis.kernels.triton.head_reduce import reduce_kernel
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import oasis
+from oasis import doctor
+from oasis.gram.backends import choice as head_backend
+from oasis.gram.backends import plain
+
+HERE = Path(__file__).resolve().parent
+BINARIES = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+def test_interpreted():
+    """Runs tests/gpu/interpreted_head.py, all of it, in a process that interprets."""
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "OASIS_HEAD_BACKEND": "triton",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "ignore"]
+    done = subprocess.run(
+        [*command, str(HERE / "interpreted_head.py")],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env=environment,
+        cwd=HERE.parents[1],
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    summary = next(line for line in done.stdout.splitlines() if " passed" in line)
+    assert int(re.search(r"(\d+) passed", summary)[1]) >= 60, summary
+    assert "skipped" not in summary and "xfail" not in summary, summary
+
+
+# ---- ahead of time ------------------------------------------------------------------------------
+
+SIGNATURES = {
+    epilogue_kernel: (
+        "logits:*fp32 logits_stride:i32 entries:*fp16 plane_stride:i32 entry_stride:i32 bias:*fp32 "
+        "labels:*i64 distinct:*i64 gathers:*fp32 label_logit:*fp64 peak:*fp64 ridge:*fp64 "
+        "maximum:*fp64 total:*fp64 weighted:*fp64 squares:*fp64 factor:*fp32 first:i32 columns:i32 "
+        "num_distinct:i32 scale:fp32 cap:fp32"
+    ),
+    products_kernel: (
+        "entries:*fp16 plane_stride:i32 entry_stride:i32 products:*fp32 factor:*fp32 side:i32 "
+        "columns:i32"
+    ),
+    reduce_kernel: (
+        "products:*fp32 inner:*fp32 gathers:*fp32 label_index:*i64 ridge:*fp64 tilt:*fp64 "
+        "label:*fp64 offsets:*i64 tile_sample:*i64 tile_first:*i64 partial:*fp64 side:i32 "
+        "tokens:i32 num_distinct:i32 samples:i32 cap:fp32"
+    ),
+}
+# What the launchers pass is a multiple of 16 (pointers of torch are, too), but for the last block
+# of an odd vocabulary.
+ALIGNED = {"logits_stride", "plane_stride", "entry_stride", "side", "first", "columns"}
+ALIGNED_IF_ODD = {"plane_stride", "entry_stride", "side", "first"}
+# Shared memory that one program may take, and the instruction that reaches the tensor cores.
+SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
+TENSOR_CORE = {90: "wgmma.mma_async", 100: "tcgen05.mma"}
+ROWS = {**TABLE, 86: ANY, 120: ANY}
+
+
+def compiled(kernel, constants, architecture, aligned=ALIGNED, **options):
+    """(PTX, cubin, bytes of shared memory) of what a launch would compile."""
+    signature = dict(part.split(":") for part in SIGNATURES[kernel].split())
+    assert [*signature, *constants] == kernel.arg_names
+    place = {name: (k,) for k, name in enumerate(kernel.arg_names)}
+    source = ASTSource(
+        kernel,
+        signature | dict.fromkeys(constants, "constexpr"),
+        {place[name]: value for name, value in constants.items()},
+        {
+            place[name]: [["tt.divisibility", 16]]
+            for name, kind in signature.items()
+            if kind[0] == "*" or name in aligned
+        },
+    )
+    result = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    return result.asm["ptx"], result.asm["cubin"], result.metadata.shared
+
+
+def check(kernel, constants, architecture, registers, folder, **options):
+    """No spill, at most so many registers, shared memory that fits, no atomic; returns the PTX."""
+    ptx, binary, shared = compiled(kernel, constants, architecture, **options)
+    file = folder / "kernel.cubin"
+    file.write_bytes(binary)
+    command = [BINARIES / "cuobjdump", "--dump-resource-usage", file]
+    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {key: int(n) for key, n in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+    assert found["STACK"] == found["LOCAL"] == 0, f"spills: {usage}"
+    assert found["REG"] <= registers, usage
+    assert shared <= SHARED[architecture]
+    assert not re.search(r"\b(atom|red)\.", ptx), "an atomic: the order of its sums is not fixed"
+    return ptx
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path, monkeypatch):
+    """Compiled here and now, not found in somebody's cache."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("architecture", TABLE)
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("cap", [False, True])
+@pytest.mark.parametrize("aligned", [ALIGNED, ALIGNED_IF_ODD], ids=["aligned", "odd"])
+def test_epilogue_compiles(aligned, cap, planes, architecture, tmp_path):
+    blocks = TABLE[architecture]
+    constants = {"HAS_BIAS": cap, "HAS_CAP": cap, "PLANES": planes, "BLOCK": blocks.columns}
+    options = {"num_warps": blocks.column_warps, "maxnreg": blocks.column_registers}
+    # 128 registers: two programs of 256 threads to a multiprocessor, at least.
+    ptx = check(epilogue_kernel, constants, architecture, 128, tmp_path, aligned=aligned, **options)
+    if aligned is ALIGNED:
+        assert ptx.count("ld.global.v4") >= 4, "rows are not read in whole vectors"
+
+
+@pytest.mark.parametrize("architecture", ROWS)
+@pytest.mark.parametrize("planes", [1, 2])
+def test_products_compile_to_tensor_cores(planes, architecture, tmp_path):
+    blocks = ROWS[architecture]
+    constants = {"PLANES": planes, "TILE": blocks.tile, "DEPTH": blocks.depth}
+    options = {"num_warps": blocks.warps, "num_stages": blocks.stages[planes - 1]}
+    # 255: one program of 256 threads fits, its accumulator alone takes 64. The small tiles of
+    # other cards: four programs of 128 threads.
+    registers = 128 if blocks is ANY else 255
+    ptx = check(products_kernel, constants, architecture, registers, tmp_path, **options)
+    assert TENSOR_CORE.get(architecture, "mma.sync") in ptx
+    assert "cp.async" in ptx, "loads are not pipelined"
+
+
+@pytest.mark.parametrize("architecture", TABLE)
+@pytest.mark.parametrize("cap", [False, True])
+def test_reduce_compiles(cap, architecture, tmp_path):
+    blocks = TABLE[architecture]
+    constants = {"HAS_CAP": cap, "ROWS": blocks.rows, "COLUMNS": blocks.reduce_columns}
+    # 168: three programs of 128 threads to a multiprocessor.
+    check(reduce_kernel, constants, architecture, 168, tmp_path, num_warps=4)
+
+
+def test_a_spill_is_noticed(tmp_path):
+    # The net holds: two warps cannot keep a tile of 128 x 128 numbers and its operands.
+    constants = {"PLANES": 1, "TILE": 128, "DEPTH": 32}
+    with pytest.raises(AssertionError, match="spills"):
+        check(products_kernel, constants, 80, 255, tmp_path, num_warps=2, num_stages=2)
+
+
+# ---- dispatch -----------------------------------------------------------------------------------
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Sets OASIS_HEAD_BACKEND (None: not set) in a process without the interpreter."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+    def set_to(value):
+        if value is None:
+            monkeypatch.delenv("OASIS_HEAD_BACKEND", raising=False)
+        else:
+            monkeypatch.setenv("OASIS_HEAD_BACKEND", value)
+
+    set_to(None)
+    return set_to
+
+
+def test_choice_by_device_and_type(asked):
+    assert head_backend.choose(CPU)[0] == "compiled"
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert head_backend.choose(CUDA, dtype)[0] == "triton"
+    name, why = head_backend.choose(CUDA, torch.float64)
+    assert name == "torch" and "float64" in why
+    assert doctor.backends("cuda")["head_gram"][0] == "Triton + torch GEMM"
+
+
+def test_without_triton_torch_takes_over_and_says_so(asked, monkeypatch, caplog):
+    monkeypatch.setattr(head_backend, "_triton_installed", lambda: False)
+    head_backend.tell_once.cache_clear()
+    for _ in range(2):
+        name, why = head_backend.choose(CUDA)
+        assert name == "torch" and "Triton is not installed" in why
+    assert doctor.backends("cuda")["head_gram"] == ("torch", why)
+    assert caplog.text.count("Triton is not installed") == 1
+
+
+def test_a_choice_that_cannot_be_honoured_raises(asked, monkeypatch, generator):
+    arguments = problem(generator, lengths=[2, 3], d=4, v=9, dtype=torch.float32)
+    asked("triton")
+    with pytest.raises(RuntimeError, match="OASIS_HEAD_BACKEND=triton.*TRITON_INTERPRET=1"):
+        oasis.head_gram(**arguments)
+    assert doctor.backends("cpu")["head_gram"][0] == "none"  # the doctor tells, and does not fall
+    monkeypatch.setattr(head_backend, "_triton_installed", lambda: False)
+    with pytest.raises(RuntimeError, match="OASIS_HEAD_BACKEND=triton: Triton is not installed"):
+        head_backend.choose(CUDA)
+    asked("cuda")
+    with pytest.raises(ValueError, match="OASIS_HEAD_BACKEND: got 'cuda', expected .*triton"):
+        oasis.head_gram(**arguments)
+
+
+def test_torch_on_request(asked, monkeypatch, generator):
+    arguments = problem(generator, lengths=[2, 3], d=4, v=9)
+    want = oasis.head_gram(**arguments)
+    asked("torch")
+    calls = []
+    block = plain.Epilogue.block
+    monkeypatch.setattr(
+        plain.Epilogue, "block", lambda *a: calls.append(1) or block(*a)
+    )  # fmt: skip
+    got = oasis.head_gram(**arguments)
+    assert calls and cosine_scaled(got.gram - want.gram, want.gram).max() < 1e-12
+
+
+def test_importing_oasis_leaves_triton_alone():
+    code = "import sys, oasis; sys.exit('triton' in sys.modules or 'oasis.kernels' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

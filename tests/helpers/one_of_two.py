@@ -1,0 +1,108 @@
+"""One of two processes that test_two_processes.py starts: python one_of_two.py FOLDER."""
+
+import os
+import sys
+
+import torch
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
+from tiny_models import LINEAR, tiny_llama, tiny_model, with_lora
+from tiny_training import Fixed, Pad, Rows, arguments, selection_trainer
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from oasis.train import SelectionTrainer
+from oasis.train.scoring import Head
+from oasis.train.signals.compute import compute
+
+MASKS = (
+    ((1, 0, 1, 0), (0, 0, 0, 0), (1, 1, 0, 0)),
+    ((0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1)),
+)
+DRAWN = ("random", "greats")  # by name; greats draws rows of earlier batches besides
+SHARDED = {
+    "fsdp": True,
+    "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": "LlamaDecoderLayer"},
+}
+
+
+class Keeping(Fixed):
+    """Selects the given masks and keeps the signals."""
+
+    needs = frozenset({"gram", "full_grads", "middle_grads"})
+
+    def __init__(self, masks):
+        super().__init__(masks)
+        self.signals = []
+
+    def observe(self, signals):
+        self.signals.append({name: getattr(signals, name) for name in self.needs})
+        return super().observe(signals)
+
+
+def sharded_model(**config):
+    return with_lora(tiny_model(dtype=torch.float32), LINEAR, **config)
+
+
+def train(args, model, policy: Fixed, layer: str = "head") -> dict:
+    """Three steps: the batches, the trained parameters, the losses."""
+    trainer = SelectionTrainer(
+        model=model,
+        args=args,
+        train_dataset=Rows(48),
+        data_collator=Pad(),
+        policy=policy,
+        layer=layer,
+    )
+    seen, select = [], trainer._select
+    trainer._select = lambda batch: seen.append(batch) or select(batch)
+    trainer.train()
+    assert isinstance(trainer.model_wrapped, FSDPModule) == bool(args.fsdp)
+    whole = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    whole = {n: getattr(p, "full_tensor", lambda p=p: p)() for n, p in whole.items()}
+    losses = [r["loss"] for r in trainer.state.log_history if "loss" in r]
+    return {"seen": seen, "parameters": whole, "losses": losses}
+
+
+def draws(folder: str, policy: str) -> dict:
+    """The selections of a policy over 12 batches of 4, and the state its rehearsal ends with."""
+    events = []
+    trainer = selection_trainer(
+        folder, tiny_llama(), policy, n=96, on_event=events.append, max_steps=12
+    )
+    trainer.train()
+    selected = [e["selected"] for e in events if e["type"] == "selection"]
+    state = trainer._rehearsal and trainer._rehearsal.memory.state_dict()["random"]
+    return {"selected": torch.tensor(selected), "rehearsal": state}
+
+
+def refusal(model, batch) -> str:
+    try:
+        compute(model, batch, Head(), frozenset({"full_grads"}))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def sharded(folder: str, masks: list[torch.Tensor]) -> dict:
+    policy, args = Keeping(masks), arguments(folder, **SHARDED)
+    # accelerate shards where there are GPUs, and takes DDP on the CPU.
+    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    result = train(args, sharded_model(), policy, "last_block")
+    batch = {key: value for key, value in result["seen"][0].items() if key != "task"}
+    norm = fully_shard(sharded_model(modules_to_save=["norm"]))
+    return result | {"signals": policy.signals, "refused": refusal(norm, batch)}
+
+
+def main(folder: str) -> None:
+    rank = int(os.environ["RANK"])
+    masks = [torch.tensor(m, dtype=torch.bool) for m in MASKS[rank]]
+    args = arguments(folder, ddp_find_unused_parameters=False)
+    result = {"ddp": train(args, tiny_llama(), Fixed(masks))}
+    for name in DRAWN:
+        result[name] = [draws(folder, name) for _ in range(2)]
+    result["fsdp"] = sharded(folder, masks)
+    torch.save(result, os.path.join(folder, f"{rank}.pt"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
