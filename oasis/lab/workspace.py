@@ -23,6 +23,7 @@ from oasis.lab.density import FeatureSpace
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.evaluate import choice_accuracy, pad_id
 from oasis.lab.preflight import check_model, check_tasks
+from oasis.train.batch.subbatch import right_padded
 from oasis.train.frozen.prefix import FrozenPrefix, freeze_below
 
 # Settings that a workspace is built from; runs that share one must agree on them.
@@ -188,8 +189,9 @@ class Workspace:
         texts = {tuple(item["input_ids"]): item for task in self.encoded for item in task}
         items = [texts[ids] for ids in sorted(texts, key=len)]
         for start in range(0, len(items), 32):
-            ids = self.collator(items[start : start + 32])["input_ids"]
-            self.prefix(ids.to(self.device))
+            # As the trainer has them: without a mask, nothing on the left is padding.
+            batch = right_padded(self.collator(items[start : start + 32]))
+            self.prefix(batch["input_ids"].to(self.device))
             yield min(start + 32, len(items))
 
 

@@ -15,6 +15,7 @@ from oasis.lab.config import RunConfig
 from oasis.lab.demo import demo, load_config, standard_error
 from oasis.lab.record.log import EventLog, read_events
 from oasis.lab.run import run
+from oasis.train.batch.subbatch import right_padded
 
 
 def config(out, **changes) -> RunConfig:
@@ -124,6 +125,20 @@ def test_runs_share_a_workspace_and_leave_it_clean(tmp_path):
     assert chosen[0] == chosen[1] and plain.history == first.history
     with pytest.raises(ValueError, match="workspace: has data_seed=0, but the run has 1"):
         run(settings.replace(data_seed=1), progress=False, workspace=shared)
+
+
+def test_warmed_texts_are_not_computed_again(tmp_path):
+    shared = workspace(config(tmp_path, lora_layers=1, cache_frozen=True))
+    list(shared.warm())
+    computed = []
+    shared.prefix.lower.register_forward_hook(lambda *args: computed.append(1))
+    items = [item for task in shared.encoded for item in task]
+    for start in range(0, len(items), 5):  # with other neighbours, hence other padding
+        batch = shared.collator(items[start : start + 5])
+        shared.prefix.attention_mask = batch["attention_mask"]
+        shared.prefix(batch["input_ids"])
+        shared.prefix(right_padded(batch)["input_ids"])
+    assert not computed
 
 
 def test_hidden_states_on_disk_serve_later_runs_and_change_nothing(tmp_path):
