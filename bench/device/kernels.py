@@ -76,7 +76,8 @@ def _floor(bench: Bench, method: str, n: int) -> tuple[float, str]:
     """Seconds that N samples need, and why: on one multiprocessor what one block does."""
     flops = SUBSET_FLOPS * 2 ** (n - 1) if method == "exact" else n**3 / 3
     if bench.gpu and (method != "exact" or n <= launch.ONE_LAUNCH):
-        return flops * bench.processors / bench.scalar_rate, "float64 flops of one SM, or one launch"
+        bound = "float64 flops of one multiprocessor, or one launch"
+        return flops * bench.processors / bench.scalar_rate, bound
     return flops / bench.scalar_rate, "float64 flops, or one launch"
 
 
