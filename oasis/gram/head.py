@@ -112,6 +112,6 @@ def head_gram(
         return HeadGramPartial(vocab_range, *sums, cap, scale, reduction)
     if method == "auto":
         shape = int((labels != IGNORED).sum()), hidden.shape[1], weight.shape[0], num_samples
-        method = cost.pick(*shape, sketch_dim, hidden.device.type)
+        method = cost.pick(*shape, sketch_dim, hidden.dtype, hidden.device)
     results = operators.head_gram(*arguments, mean, method, sketch_dim, seed)
     return HeadGram(*results, reduction, method)
