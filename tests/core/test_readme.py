@@ -40,6 +40,12 @@ def test_the_loop_selects_the_ratio_it_was_given():
         assert 0.23 * 16 * batches <= selected <= 0.25 * 16 * batches
 
 
+def test_the_loop_that_remembers_selects_the_ratio_too():
+    selector, batches, selected = select_a_stream(blocks("docs/selecting.md")[2])
+    assert 0.95 * selector.ratio * 16 * batches <= selected <= selector.ratio * 16 * batches
+    assert selector.memory.any(1).all(), "the memory is full"
+
+
 def test_the_trainer_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = tiny_llama(torch.float32)
