@@ -22,7 +22,11 @@ def select_a_stream(code: str):
     """Run the code that selects from `stream` and gives `train_on` what it chose: both counted."""
     g = torch.Generator().manual_seed(0)
     stream, trained = [torch.randn(16, 12, generator=g) for _ in range(200)], []
-    names = {"stream": stream, "train_on": lambda indices: trained.append(len(indices))}
+    names = {
+        "oasis": oasis,
+        "stream": stream,
+        "train_on": lambda indices: trained.append(len(indices)),
+    }
     exec(code, names)
     return names["selector"], len(stream), sum(trained)
 
