@@ -24,6 +24,7 @@ NAMES = (
     "head_overhead",
     "head_regimes",
     "head_choices",
+    "head_sketch",
     "scoring",
     "multimodal",
 )

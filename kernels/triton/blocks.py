@@ -18,6 +18,7 @@ class Blocks:
     column_registers, capped_registers: its bounds without and with a soft cap. Left alone, ptxas
         now and then spills a pointer to fit one more program on a multiprocessor.
     tokens: a step through what is one number a token.
+    buckets: of a sketch, that one program sums.
     rows, reduce_columns: tile of the reduction by sample.
     logits: numbers in one block of logits.
     """
@@ -31,6 +32,7 @@ class Blocks:
     column_registers: int = 80
     capped_registers: int = 128
     tokens: int = 256
+    buckets: int = 512
     rows: int = 16
     reduce_columns: int = 32
     logits: int = 32 << 20

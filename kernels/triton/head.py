@@ -15,9 +15,18 @@ from oasis.kernels.triton.blocks import Blocks, blocks_for
 from oasis.kernels.triton.head_epilogue import STATE, epilogue_kernel
 from oasis.kernels.triton.head_products import products_kernel
 from oasis.kernels.triton.head_reduce import reduce_kernel, samples_kernel
-from oasis.kernels.triton.head_results import results_kernel
+from oasis.kernels.triton.head_results import RESULTS, results_kernel
 from oasis.kernels.triton.head_segments import keys_kernel, segments_kernel
+from oasis.kernels.triton.head_sketch import sketch_kernel
 from torch import Tensor
+
+from oasis.gram.results import Results
+from oasis.gram.tensor_sketch import (
+    VocabularySketch,
+    sample_sketches,
+    vocabulary_sketch,
+    width_sketch,
+)
 
 MAX_GRID = 65535  # of a launch in its second dimension
 
@@ -32,15 +41,21 @@ def head_gram(
     softcap: float,
     scale: float,
     mean: bool,
+    sketch: tuple[int, int],
 ) -> tuple[Tensor, ...]:
-    """What the operator `oasis::head_gram` returns with the method "ghost"."""
+    """What the operator `oasis::head_gram` returns by "ghost"; `sketch` is (numbers per
+    sample, 0 for none; their seed)."""
     device = hidden.device
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         segments = Segments(labels, sample, num_samples, weight.shape[0], blocks_for(device))
-        visit = Visit(segments, bias, softcap, scale, hidden.dtype)
+        table = None
+        if sketch[0]:
+            table = vocabulary_sketch(weight.shape[0], *sketch, torch.float32, device)
+        visit = Visit(segments, bias, softcap, scale, hidden.dtype, table)
         h = hidden.index_select(0, segments.order)
         products = visit.vocabulary(h, weight)
-        return visit.results(products, multiply(h, h.T), mean)
+        results = visit.results(products, multiply(h, h.T), mean)
+        return *results, visit.sketched(h, sketch)
 
 
 def mixed(h: Tensor) -> bool:
@@ -99,6 +114,7 @@ class Visit:
         softcap: float,
         scale: float,
         dtype: torch.dtype,
+        table: VocabularySketch | None,
     ):
         self.segments, self.blocks = segments, segments.blocks
         self.bias = None if bias is None else bias.float().contiguous()
@@ -115,6 +131,9 @@ class Visit:
         # Zero rows pad the last tile.
         shape = (self.planes, self.side, _up(segments.size, self.blocks.columns))
         self.entries = self.factor.new_zeros(shape, dtype=torch.float16)
+        self.of_token = self.state.new_empty((RESULTS, count))
+        self.table = table
+        self.sketches = self.gathers.new_empty((count, table.dim if table else 0))
 
     def vocabulary(self, h: Tensor, weight: Tensor) -> Tensor:
         """Sums of E E^T over all columns, [side, side], the lower half."""
@@ -123,6 +142,7 @@ class Visit:
         for first in range(0, weight.shape[0], size):
             logits = multiply(h, weight[first : first + size].T)
             self.epilogue(logits, first)
+            self.add_sketches(first, logits.shape[1])
             self.add_products(products, logits.shape[1])
             del logits  # before the next block takes memory
         return products
@@ -156,6 +176,17 @@ class Visit:
             maxnreg=blocks.capped_registers if self.softcap else blocks.column_registers,
         )
 
+    def add_sketches(self, first: int, columns: int) -> None:
+        """Adds E of `epilogue` to the sketches of the tokens."""
+        if self.table is None:
+            return
+        dim, step = self.table.dim, self.blocks.buckets
+        sketch_kernel[(self.segments.count, -(-dim // step))](
+            self.entries, self.entries.stride(0), self.entries.stride(1), self.factor,
+            self.table.buckets, self.table.signs, self.sketches, first, columns, dim,
+            PLANES=self.planes, BUCKETS=step,
+        )  # fmt: skip
+
     def add_products(self, products: Tensor, columns: int) -> None:
         """products <- factor products factor^T + E E^T, E what `epilogue` made of its logits."""
         blocks = self.blocks
@@ -179,7 +210,7 @@ class Visit:
         """(gram, loss, entropy, el2n, correct, tokens) by sample."""
         s, blocks = self.segments, self.blocks
         n, rows, capped = s.samples, blocks.rows, self.softcap != 0
-        of_token = self.state.new_empty((6, s.count))
+        of_token = self.of_token
         results_kernel[(-(-s.count // blocks.tokens),)](
             self.state, s.labels, s.owner, s.offsets, of_token, s.count, n, self.scale,
             self.softcap, MEAN=mean, HAS_CAP=capped, BLOCK=blocks.tokens,
@@ -199,3 +230,18 @@ class Visit:
             BLOCK=blocks.reduce_columns,
         )  # fmt: skip
         return *real, *whole
+
+    def sketched(self, h: Tensor, sketch: tuple[int, int]) -> Tensor:
+        """[N, m] float64, sketches of the gradients (m may be 0), after `results`."""
+        s = self.segments
+        if self.table is None:
+            return self.state.new_empty((s.samples, 0))
+        of_hidden = width_sketch(h.shape[1], *sketch, torch.float32, h.device)(h)
+        tilt, lift, pull = self.of_token[6:]
+        tokens = s.offsets.diff().long()
+        owner = s.owner.clamp(max=s.samples - 1).long()  # ignored tokens, of tilt 0, too
+        rows, unit = sample_sketches(
+            self.table, self.sketches, of_hidden, s.labels.clamp(min=0).long(), owner,
+            Results((), lift, lift, tilt, pull), tokens,
+        )  # fmt: skip
+        return rows.double() * unit.unsqueeze(1) + s.poison

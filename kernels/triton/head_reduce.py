@@ -51,7 +51,7 @@ def reduce_kernel(
     gathers,  # [tokens, tokens] float32 logits before the cap
     label_index,  # [tokens] int32, column of a token's label in gathers
     state,  # [STATE, tokens] float64
-    results,  # [6, tokens] float64: the factor of a token's entries; its label column; not used
+    results,  # [RESULTS, tokens] float64: factor of a token's entries; of its label column
     offsets,  # [samples + 1] int32
     partial,  # [tiles, samples] float64, written for j <= i
     side,
@@ -114,7 +114,7 @@ def segment_sum(values, begin, end, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["tokens", "samples"])
 def samples_kernel(
     partial,  # [tiles, samples] float64 of `reduce_kernel`
-    results,  # [6, tokens] float64: behind tilt and label, the metrics
+    results,  # [RESULTS, tokens] float64: behind those two, the metrics
     offsets,  # [samples + 1] int32
     poison,  # [1] float64, added to every score
     gram,  # [samples, samples] float64, written, as are the next five

@@ -18,6 +18,8 @@ from oasis.kernels.triton.head_epilogue import (
     WEIGHTED,
 )
 
+RESULTS = 9
+
 
 @triton.jit
 def log1p(x):
@@ -53,7 +55,8 @@ def results_kernel(
     labels,  # [T] int32, -1 where it lies outside the vocabulary
     owner,  # [T] int32, N of an ignored token
     offsets,  # [N + 1] int32
-    results,  # [6, T] float64, written: tilt, label; then loss, entropy, el2n, correct
+    results,  # [RESULTS, T] float64, written: tilt lift, tilt pull; loss, entropy, el2n, correct;
+    # and of the sketches tilt (0 where ignored), lift, pull
     tokens,
     samples,
     scale,
@@ -103,6 +106,11 @@ def results_kernel(
     pull = peak + log_total + log_slope
     base = tl.where(pull > ridge, pull, ridge)
     tilt = tl.where(empty, 0.0, share * scale * tl.exp(base - logit - loss))
-    tl.store(results + t, tilt * tl.where(empty, 0.0, tl.exp(ridge - base)), mask=there)
-    label = tilt * tl.where(empty, 0.0, tl.exp(pull - base))
-    tl.store(results + tokens + t, label, mask=there)
+    lift = tl.where(empty, 0.0, tl.exp(ridge - base))
+    pull = tl.where(empty, 0.0, tl.exp(pull - base))
+    tl.store(results + t, tilt * lift, mask=there)
+    tl.store(results + tokens + t, tilt * pull, mask=there)
+    counted = tl.load(owner + t, mask=there, other=0) < samples
+    tl.store(results + 6 * tokens + t, tl.where(counted, tilt, 0.0), mask=there)
+    tl.store(results + 7 * tokens + t, tl.where(counted, lift, 0.0), mask=there)
+    tl.store(results + 8 * tokens + t, tl.where(counted, pull, 0.0), mask=there)

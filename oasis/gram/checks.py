@@ -88,7 +88,12 @@ def check_head_values(labels: Tensor, sample: Tensor, num_samples: int, end: int
 
 
 def check_method(
-    method: str, reduction: str, sketch_dim: int, seed: int, vocab_range: tuple[int, int] | None
+    method: str,
+    reduction: str,
+    sketch_dim: int,
+    seed: int,
+    sketch: int,
+    vocab_range: tuple[int, int] | None,
 ) -> None:
     """The options of the computation."""
     if reduction not in ("mean", "sum"):
@@ -100,6 +105,7 @@ def check_method(
         raise ValueError(f"method: got {method!r} with vocab_range, expected 'ghost' or 'auto'")
     check_count("sketch_dim", sketch_dim, 16)
     check_count("seed", seed)
+    check_count("sketch", sketch, bits=31)
 
 
 def _check_range(vocab_range: tuple[int, int], rows: int) -> None:

@@ -21,6 +21,7 @@ from oasis.kernels.triton.head_products import products_kernel
 from oasis.kernels.triton.head_reduce import reduce_kernel, samples_kernel
 from oasis.kernels.triton.head_results import results_kernel
 from oasis.kernels.triton.head_segments import keys_kernel, segments_kernel
+from oasis.kernels.triton.head_sketch import sketch_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -90,6 +91,10 @@ SIGNATURES = {
     reduce_kernel: (
         "products:*fp32 inner:*fp32 gathers:*fp32 label_index:*i32 state:*fp64 results:*fp64 "
         "offsets:*i32 partial:*fp64 side:i32 tokens:i32 samples:i32 first_sample:i32 cap:fp32"
+    ),
+    sketch_kernel: (
+        "entries:*fp16 plane_stride:i32 entry_stride:i32 factor:*fp32 buckets:*i32 signs:*fp32 "
+        "sums:*fp32 first:i32 columns:i32 m:i32"
     ),
     samples_kernel: (
         "partial:*fp64 results:*fp64 offsets:*i32 poison:*fp64 gram:*fp64 loss:*fp64 "
@@ -193,6 +198,7 @@ def test_the_small_kernels_compile(architecture, tmp_path):
     check(keys_kernel, step, architecture, 64, tmp_path)
     check(segments_kernel, step, architecture, 64, tmp_path)
     check(results_kernel, capped | step, architecture, 128, tmp_path)
+    check(sketch_kernel, {"PLANES": 2, "BUCKETS": blocks.buckets}, architecture, 64, tmp_path)
     sums = {"ROWS": blocks.rows, "BLOCK": blocks.reduce_columns}
     check(samples_kernel, sums, architecture, 128, tmp_path)
 
