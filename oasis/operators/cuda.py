@@ -56,7 +56,7 @@ def _(sketch: Tensor, mask: Tensor, counters: Tensor, ring: Tensor) -> None:
 def siren(
     gram: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     informativeness: Tensor | None = None,
@@ -66,7 +66,8 @@ def siren(
     if launch.BUILT and fits and informativeness is None:
         return launch.siren(gram, valid, floor, method, ridge)
     scores = None if informativeness is None else informativeness.cpu()
-    adjusted, order = cpu.siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge, scores)
+    floor = None if floor is None else floor.cpu()
+    adjusted, order = cpu.siren(gram.cpu(), valid.cpu(), floor, method, ridge, scores)
     return adjusted.to(gram.device), order.to(gram.device)
 
 
@@ -96,7 +97,7 @@ def _(
     gram: Tensor,
     informativeness: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     statistics: Tensor,

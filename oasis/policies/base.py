@@ -206,7 +206,7 @@ def outcome(
         weights = torch.zeros(signals.num_samples)
         weights[picks] = weight.float()
     return replace(
-        unscored(mask), order=picks, skipped=skipped, informativeness=scores, weight=weights
+        unscored(mask), picks=picks, skipped=skipped, informativeness=scores, weight=weights
     )
 
 
@@ -218,7 +218,7 @@ def unscored(mask: Tensor) -> Selection:
         adjusted=None,
         relative=None,
         probability=None,
-        order=mask.nonzero().squeeze(1),
+        picks=mask.nonzero().squeeze(1),
         threshold=None,
         siren="none",
         backend="torch",
