@@ -128,6 +128,8 @@ def test_every_barrier_is_needed(tsan, file, line, generator):
     with pytest.raises(Fault, match="data race|SEGV"):
         if file == "siren_mean_field.cuh":
             exercise_mean_field(tsan)
+        elif file == "usable.cuh":
+            tsan.usable(random_gram(12, 20, generator))
         else:
             exercise(tsan, generator)
 

@@ -38,8 +38,9 @@ BOUNDS = {
     "siren_mean_field_kernel.*": 128,
     "select_mean_field_kernel.*": 128,
     "oris_kernel.*": 64,
+    "usable_kernel.*": 64,
 }
-KERNELS = 12 + 3 + 11
+KERNELS = 12 + 3 + 12
 
 
 def cuobjdump() -> str | None:
