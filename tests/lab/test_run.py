@@ -12,7 +12,8 @@ from tiny_text import NAMES, workspace
 
 from oasis import policies
 from oasis.lab.config import RunConfig
-from oasis.lab.demo import demo, load_config, standard_error
+from oasis.lab.demo import demo, load_config
+from oasis.lab.record.accuracy import standard_error
 from oasis.lab.record.log import EventLog, read_events
 from oasis.lab.run import run
 from oasis.train.batch.subbatch import right_padded
@@ -219,7 +220,8 @@ def test_demo_prints_the_table_and_writes_the_report(tmp_path):
 def test_the_packaged_settings_are_valid():
     assert len(load_config().tasks) == 3
     assert load_config(quick=True).held_out < load_config().held_out
-    assert standard_error({"a": 0.5, "b": 0.5}, 100) == pytest.approx(0.05 / math.sqrt(2))
+    error = standard_error({"a": 0.5, "b": 0.5}, {"a": 100, "b": 100})
+    assert error == pytest.approx(0.05 / math.sqrt(2))
 
 
 def test_a_policy_that_asks_is_told_the_length(tmp_path, monkeypatch):
