@@ -25,6 +25,7 @@ NAMES = (
     "head_regimes",
     "scoring",
     "multimodal",
+    "memory",
 )
 ON_A_RUN = ("readings", "redundancy", "held_out_error")
 ON_REQUEST = ("stream_tables",)  # nothing is measured
