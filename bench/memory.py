@@ -44,18 +44,18 @@ def row(title: str, times: dict[str, list[float]]) -> list[list[str]]:
 
 def run(width: int = 1024, vocabulary: int = 32000) -> None:
     rows = []
-    for n, tokens in ((16, 16), (16, 64), (64, 16)):
+    for n, tokens in ((16, 32), (64, 8)):
         x = inputs(n, tokens, width, vocabulary, torch.float32)
         gram = head_gram(*x[:4], num_samples=n).gram
         sketch = torch.randn(n, WIDTH, dtype=torch.float64)
         functions = {"scoring": lambda x=x, n=n: head_gram(*x[:4], num_samples=n)}
-        times = interleaved(functions | selections(gram, sketch), 5)
+        times = interleaved(functions | selections(gram, sketch), 3)
         rows += row(f"head, N = {n}, T = {n * tokens}", times)
     header = ["batch", "remembered", "scoring", "select", "added, of scoring"]
     table(f"Remembering, D = {width}, V = {vocabulary}", header, rows)
 
     rows = []
-    for n, numbers in ((16, 100_000), (16, 4_000_000), (64, 1_000_000)):
+    for n, numbers in ((16, 100_000), (16, 2_000_000), (64, 500_000)):
         grads = torch.randn(n, numbers)
         times = interleaved(
             {
