@@ -3,7 +3,9 @@
 #pragma once
 #include <cstdint>
 
+#include "oasis/memory.h"
 #include "oasis/names.h"
+#include "oasis/sketch.h"
 
 namespace oasis {
 
@@ -66,6 +68,10 @@ struct Kernels {
   void (*head_block)(const HeadBlock&, bool float64);
   void (*head_rescale)(void* products, const double* factor, int64_t tokens, bool float64);
   void (*head_reduce)(const HeadReduce&, bool float64);
+  // Adds the samples' sketches to out [N, dim]. False where memory for it is lacking.
+  bool (*sketch)(const StridedSamples&, const SketchPlan&, double* out);
+  // False where memory for it is lacking.
+  bool (*remembered)(const Remembered&);
 };
 
 const Kernels& kernels();     // the best that this processor runs

@@ -20,6 +20,7 @@ class HeadGram:
         tokens: [N] int64, label tokens.
         reduction: "mean" or "sum", over the tokens of a sample.
         method: the regime used: "ghost", "instantiate" or "sketch".
+        sketch: [N, S] float64, sketches of the head's gradients, where asked for.
     """
 
     gram: Tensor
@@ -30,6 +31,7 @@ class HeadGram:
     tokens: Tensor
     reduction: str = "mean"
     method: str = "ghost"
+    sketch: Tensor | None = None
 
     @property
     def perplexity(self) -> Tensor:

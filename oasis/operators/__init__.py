@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oasis import _core
-from oasis.operators import cpu, cuda, launch, schemas  # noqa: F401  (what they register)
+from oasis.operators import cpu, cuda, launch, memory, schemas  # noqa: F401  (what they register)
 
 Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 Five: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -19,6 +19,9 @@ Six: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 # The operators themselves, with nothing around them at a call. What they take is in their schemas,
 # which torch checks, so the results alone are typed here.
 grad_gram: Callable[[Sequence[Tensor]], Tensor] = torch.ops.oasis.grad_gram
+grad_sketch: Callable[[Sequence[Tensor], int, int], Tensor] = torch.ops.oasis.grad_sketch
+remembered: Callable[..., tuple[Tensor, Tensor]] = torch.ops.oasis.remembered
+remember_: Callable[[Tensor, Tensor, Tensor, Tensor], None] = torch.ops.oasis.remember_
 siren: Callable[..., tuple[Tensor, Tensor]] = torch.ops.oasis.siren
 oris_: Callable[..., Three] = torch.ops.oasis.oris_
 oris_stop: Callable[..., Tensor] = torch.ops.oasis.oris_stop

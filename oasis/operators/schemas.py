@@ -19,6 +19,35 @@ def _(grads: Sequence[Tensor]) -> Tensor:
     return grads[0].new_empty((n, n), dtype=torch.float64)
 
 
+define("grad_sketch(Tensor[] grads, int dim, int seed) -> Tensor")
+
+
+@fake("grad_sketch")
+def _(grads: Sequence[Tensor], dim: int, seed: int) -> Tensor:
+    return grads[0].new_empty((grads[0].shape[0], dim), dtype=torch.float64)
+
+
+define(
+    "remembered(Tensor gram, Tensor sketch, Tensor valid, Tensor memory, Tensor counters, "
+    "float ridge) -> (Tensor, Tensor)"
+)
+
+
+@fake("remembered")
+def _(
+    gram: Tensor, sketch: Tensor, valid: Tensor, memory: Tensor, counters: Tensor, ridge: float
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(gram), torch.empty_like(sketch)
+
+
+define("remember_(Tensor sketch, Tensor mask, Tensor counters, Tensor(a!) memory) -> ()")
+
+
+@fake("remember_")
+def _(sketch: Tensor, mask: Tensor, counters: Tensor, memory: Tensor) -> None:
+    return None
+
+
 define(
     "siren(Tensor gram, Tensor valid, Tensor floor, str method, float ridge, "
     "Tensor? informativeness=None) -> (Tensor, Tensor)"
