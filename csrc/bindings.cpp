@@ -121,6 +121,12 @@ void head_block(bool float64, const py::kwargs& k) {
   b.weighted = pointer<double>(k, "weighted");
   b.squares = pointer<double>(k, "squares");
   b.factor = pointer<double>(k, "factor");
+  b.sketch = pointer<void>(k, "sketch");
+  b.sketch_rows = field<int64_t>(k, "sketch_rows");
+  b.sketches = field<int64_t>(k, "sketches");
+  b.buckets = pointer<const int32_t>(k, "buckets");
+  b.signs = pointer<const void>(k, "signs");
+  b.vocabulary = field<int64_t>(k, "vocabulary");
   py::gil_scoped_release unlocked;
   kernels().head_block(b, float64);
 }

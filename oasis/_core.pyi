@@ -131,6 +131,12 @@ def head_block(
     weighted: int,
     squares: int,
     factor: int,
+    sketch: int,
+    sketch_rows: int,
+    sketches: int,
+    buckets: int,
+    signs: int,
+    vocabulary: int,
 ) -> None: ...
 def head_rescale(products: int, factor: int, tokens: int, float64: bool, /) -> None: ...
 def head_reduce(

@@ -10,6 +10,7 @@
 namespace oasis {
 
 constexpr int kMaxDims = 8;
+constexpr int kPanel = 16;     // tokens whose sketches lie side by side; vectors are no wider
 constexpr int kMaxExact = 30;  // subsets need 8 bytes x 2^(N-2): 2 GiB at 30
 
 // N samples of any strided layout; sizes and strides (in elements) are those of one sample,
@@ -39,6 +40,12 @@ struct HeadBlock {
   // e = exp(z - peak), of e (peak - z) and of e^2, and the factor by which earlier products must
   // shrink.
   double *peak, *ridge, *maximum, *label_logit, *sum, *weighted, *squares, *factor;
+  // Count sketches of E: entry v goes with signs[k, v] to row buckets[k, v], k < sketches.
+  void* sketch;  // [panels, sketch_rows, kPanel], relative to the ridge
+  int64_t sketch_rows, sketches;
+  const int32_t* buckets;  // [sketches, vocabulary]
+  const void* signs;       // [sketches, vocabulary]
+  int64_t vocabulary;
 };
 
 struct HeadReduce {
