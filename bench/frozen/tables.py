@@ -14,7 +14,7 @@ Values = dict[tuple[str, float], dict[int, tuple[float, float]]]  # macro, micro
 
 
 def tables(rows: Sequence[Mapping], ours: str = "oasis") -> None:
-    """Prints, by ratio: macro and micro accuracy of every label in percent, and what `ours` has more.
+    """Prints, by ratio, macro and micro accuracy by label, in percent, and what `ours` has more.
 
     Differences are paired by seed, with 95 % intervals of Student's t; p of the paired t-test is
     corrected by Holm over the labels of the ratio. Labels with ratio 1 stand in every table.

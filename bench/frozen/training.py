@@ -33,8 +33,8 @@ class Stream:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one training: mean over the tasks of the accuracy, per answer (macro) and per text (micro),
-    in percent; the candidates and selected samples."""
+    """Of one training: mean over the tasks of the accuracy in percent, per answer (macro) and per
+    text (micro); the candidates and selected samples."""
 
     macro: float
     micro: float
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def draw(pool: Pool, config: RunConfig, seed: int) -> Stream:
-    """The stream of a seed: which texts of the pool arrive, in which order, and the held-out half."""
+    """The stream of a seed: which texts of the pool arrive, in which order, and which are held out."""
     generator = random.Random(f"frozen/{seed}")
     others = config.off_task is not None
     arrivals = []
@@ -92,7 +92,7 @@ class Adapter:
         return hidden + self.scale * torch.relu(hidden / self.scale @ self.down) @ self.up
 
     def rate(self) -> float:
-        """Warm-up, plateau, decay to a tenth at the end (linear; the run's is a cosine)."""
+        """Warm-up, plateau, decay to zero at the end (linear; the run's is a cosine)."""
         config = self.config
         warm = min(1.0, (self.taken + 1) / max(1, config.warmup_steps))
         left = (self.steps - self.taken) / max(1, config.decay_steps or 1)

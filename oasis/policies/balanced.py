@@ -21,7 +21,7 @@ class Balanced(Resumable):
     No forward is run: an answer is known by its label tokens. Ties are broken at random. The count
     of a batch is what brings the running total to floor(ratio * candidates). Where every answer is
     another one (free text) it is random selection. Source: class-balanced sampling (e.g. Shen et
-    al. 2016, Relay backpropagation), with counts of what has been trained on in place of a schedule.
+    al. 2016, Relay backpropagation); counts of what has been trained on replace its schedule.
 
     Args:
         ratio: fraction of the candidates (samples with a label token) to keep, in (0, 1].
