@@ -1,9 +1,9 @@
-"""`python -m bench.frozen GRID.yaml [seeds=32] [out=FILE.csv] [pool=NAME]`: a grid on frozen states.
+"""`python -m bench.frozen GRID.yaml [seeds=32] [out=FILE.csv] [pool=NAME]`: on frozen states.
 
 GRID.yaml is a grid of `oasis compare`: the settings of its stream, its policies with their options
 and its ratios are taken, its seeds are not. `pool` names another grid's texts. Rows that FILE.csv
-has already are not computed again. The tables: accuracy per answer (macro) and per text (micro), and
-what `oasis` has more than each policy, paired over the seeds, with 95 % intervals and Holm's p.
+has already are not computed again. The tables: accuracy per answer (macro) and per text (micro),
+and what `oasis` has more than each policy, paired over the seeds, with 95 % intervals and Holm's p.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Outcome:
 
 
 def draw(pool: Pool, config: RunConfig, seed: int) -> Stream:
-    """The stream of a seed: which texts of the pool arrive, in which order, and which are held out."""
+    """The stream of a seed: which texts of the pool arrive, when, and which are held out."""
     generator = random.Random(f"frozen/{seed}")
     others = config.off_task is not None
     arrivals = []

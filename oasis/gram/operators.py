@@ -159,8 +159,9 @@ def head_merge_blocks(
 ) -> tuple[Tensor, ...]:
     """Outputs as of `head_gram` from the parts of the vocabulary."""
     _check_parts(products, gathers, token, deltas, inner, hidden, labels, tokens)
-    products, gathers = ([x.contiguous() for x in each] for each in (products, gathers))
-    inner = inner.contiguous()
+    lists = products, gathers, deltas
+    products, gathers, deltas = ([x.contiguous() for x in each] for each in lists)
+    inner, hidden = inner.contiguous(), hidden.contiguous()
     owner = torch.repeat_interleave(tokens)
     backend = choose(inner.device, inner.dtype)[0]
     backend = "torch" if backend == "triton" else backend

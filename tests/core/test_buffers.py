@@ -288,6 +288,8 @@ def test_merge_refuses_wrong_fields(field, fault, which):
     given = two_parts()
     if field in ("inner", "hidden"):  # the first part's is taken for all
         which = (0,)
+    if field == "tokens":  # without the last sample, which is empty, both are as good
+        which = which[:1]
     for i in which:
         given[i] = replace(given[i], **{field: PART_FAULTS[fault](getattr(given[i], field))})
     with pytest.raises((TypeError, ValueError), match="got |has other labels"):
