@@ -20,7 +20,7 @@ from oasis.policies.base import validation_rows
 from oasis.train import transformers_private
 from oasis.train.batch.images import COUNTS, count_images
 from oasis.train.batch.rehearsal import Rehearsal
-from oasis.train.batch.subbatch import WEIGHT, dummy, right_padded, take, targets
+from oasis.train.batch.subbatch import WEIGHT, answers, dummy, right_padded, take, targets
 from oasis.train.callbacks import SelectionHooks, SelectionProgress
 from oasis.train.events import Counts, StepState, selection_event, statistics
 from oasis.train.loss import summed_cross_entropy
@@ -203,7 +203,7 @@ class SelectionMixin(transformers_private.PrivateHooks):
 
     def _signals(self, batch: dict, task: torch.Tensor | None) -> policies.Signals:
         labels, needs = batch["labels"], frozenset(self.policy.needs)
-        free = {"tokens": targets(labels).sum(dim=1), "task": task}
+        free = {"tokens": targets(labels).sum(dim=1), "answer": answers(labels), "task": task}
         if not needs:
             return policies.Signals(len(labels), **free)
         scored = batch
