@@ -18,6 +18,7 @@ from oasis.extra import MISSING_EXTRA, from_extra
 if TYPE_CHECKING:
     from oasis.lab.compare import Grid
     from oasis.lab.compare.config import Cell
+    from oasis.lab.settings import Settings
 
 Overrides = Annotated[
     list[str] | None,
@@ -107,6 +108,27 @@ def oasis(
     pass
 
 
+def _settings_of_runs(show: bool) -> None:
+    if show:
+        from oasis.lab.config import RunConfig
+
+        _print_settings(RunConfig)
+
+
+def _settings_of_grids(show: bool) -> None:
+    if show:
+        from oasis.lab.compare.config import Entry, Grid
+
+        _print_settings(Grid, Entry)
+
+
+def _print_settings(*models: type[Settings]) -> None:
+    from oasis.lab.settings.reference import text
+
+    print("\n\n".join(map(text, models)))
+    raise typer.Exit
+
+
 @app.command()
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="Settings of the run.")],
@@ -116,6 +138,12 @@ def train(
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier run of the same name.")
+    ] = False,
+    help_settings: Annotated[
+        bool,
+        typer.Option(
+            "--help-settings", callback=_settings_of_runs, is_eager=True, help="List all settings."
+        ),
     ] = False,
 ) -> None:
     """Train a language model on a stream of tasks, on the samples that a policy selects."""
@@ -182,6 +210,12 @@ def compare(
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Tables and report.html at the end.")
     ] = True,
+    help_settings: Annotated[
+        bool,
+        typer.Option(
+            "--help-settings", callback=_settings_of_grids, is_eager=True, help="List all settings."
+        ),
+    ] = False,
 ) -> None:
     """Run policies x ratios x seeds x task orders side by side, and compare them.
 

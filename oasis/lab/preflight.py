@@ -22,6 +22,10 @@ def check(config: RunConfig) -> None:
     choose_dtype(config.dtype, choose_device(config.device))
     check_model(config.model)
     check_tasks(config)
+    if config.training:
+        from oasis.lab import arguments  # imports transformers, which takes seconds
+
+        arguments.check(config)
     try:
         policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
     except (TypeError, ValueError) as error:

@@ -230,3 +230,10 @@ def test_a_policy_that_asks_is_told_the_length(tmp_path, monkeypatch):
     monkeypatch.setattr(policies, "create", lambda *args, **kwargs: made)
     run(settings, progress=False, workspace=workspace(settings))
     assert made.total_batches == 8
+
+
+def test_more_layers_than_the_model_has_are_refused_before_the_folder_is_there(tmp_path):
+    settings = config(tmp_path, lora_layers=99)
+    with pytest.raises(ValueError, match="lora_layers: got 99, expected null or 1 to 3"):
+        run(settings, progress=False, workspace=workspace(settings))
+    assert not settings.directory.exists()
