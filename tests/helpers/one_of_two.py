@@ -11,6 +11,7 @@ from tiny_training import Fixed, Pad, Rows, arguments, selection_trainer
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from oasis.train import SelectionTrainer
+from oasis.train.batch.columns import TASK
 from oasis.train.scoring import Head
 from oasis.train.signals.compute import compute
 
@@ -71,7 +72,8 @@ def draws(folder: str, policy: str) -> dict:
     )
     trainer.train()
     selected = [e["selected"] for e in events if e["type"] == "selection"]
-    state = trainer._rehearsal and trainer._rehearsal.memory.state_dict()["random"]
+    rehearsal = trainer._selection.rehearsal
+    state = rehearsal and rehearsal.memory.state_dict()["random"]
     return {"selected": torch.tensor(selected), "rehearsal": state}
 
 
@@ -88,7 +90,7 @@ def sharded(folder: str, masks: list[torch.Tensor]) -> dict:
     # accelerate shards where there are GPUs, and takes DDP on the CPU.
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     result = train(args, sharded_model(), policy, "last_block")
-    batch = {key: value for key, value in result["seen"][0].items() if key != "task"}
+    batch = {key: value for key, value in result["seen"][0].items() if key != TASK}
     norm = fully_shard(sharded_model(modules_to_save=["norm"]))
     return result | {"signals": policy.signals, "refused": refusal(norm, batch)}
 

@@ -12,6 +12,7 @@ from tiny_models import tiny_llama
 from tiny_training import InOrder, Rows, arguments
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from oasis.train.batch.columns import TASK
 from oasis.train.scoring import Head
 from oasis.train.signals.compute import compute
 from oasis.train.signals.sample_grads import SampleGradients, check_sharding
@@ -47,7 +48,7 @@ def assert_trained_as_one(results, reference, tmp_path):
         model=reference,
         args=arguments(tmp_path, max_steps=2),
         train_dataset=Rows(1),
-        batches=[{k: v for k, v in batch.items() if k != "task"} for batch in plain],
+        batches=[{k: v for k, v in batch.items() if k != TASK} for batch in plain],
     )
     trainer.train()
     expected = [r["loss"] for r in trainer.state.log_history if "loss" in r]
@@ -81,7 +82,7 @@ def test_processes_draw_independently_and_reproducibly(both, policy):
 def test_sharded_weights_have_the_gradients_of_whole_ones(both):
     # Before the first step, and no process has what the other has.
     for result in (found["fsdp"] for found in both):
-        batch = {key: value for key, value in result["seen"][0].items() if key != "task"}
+        batch = {key: value for key, value in result["seen"][0].items() if key != TASK}
         expected = compute(sharded_model(), batch, Head(), Keeping.needs, layer="last_block")
         for name, value in expected.items():
             got = result["signals"][0][name]
