@@ -143,7 +143,9 @@ def order_of(path):
 
 
 @pytest.mark.shows(
-    "TRL", "`packing=True` (bfd, bfd_split), `padding_free=True`", "works: see above"
+    "Packed rows",
+    "TRL's `packing` (bfd, bfd_split) and `padding_free`",
+    "works: the sequences are the samples",
 )
 @pytest.mark.parametrize(
     "options",
