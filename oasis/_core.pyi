@@ -32,6 +32,42 @@ def gram(
     out: int,
     /,
 ) -> None: ...
+def sketch(
+    data: int,
+    dtype: str,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    first: int,
+    dim: int,
+    seed: int,
+    exact: bool,
+    out: int,
+    /,
+) -> None: ...
+def remembered(
+    *,
+    gram: int,
+    sketch: int,
+    valid: int,
+    memory: int,
+    counters: int,
+    n: int,
+    capacity: int,
+    width: int,
+    ridge: float,
+    left: int,
+    scaled: int,
+) -> None: ...
+def remember(
+    sketch: int,
+    mask: int,
+    n: int,
+    width: int,
+    counters: int,
+    memory: int,
+    capacity: int,
+    /,
+) -> None: ...
 def siren(
     gram: int,
     valid: int,
@@ -95,6 +131,12 @@ def head_block(
     weighted: int,
     squares: int,
     factor: int,
+    sketch: int,
+    sketch_rows: int,
+    sketches: int,
+    buckets: int,
+    signs: int,
+    vocabulary: int,
 ) -> None: ...
 def head_rescale(products: int, factor: int, tokens: int, float64: bool, /) -> None: ...
 def head_reduce(

@@ -16,6 +16,7 @@ from oasis.selection.threshold import check_ratio
 SIGNALS = frozenset(
     {
         "gram",
+        "sketch",
         "loss",
         "entropy",
         "el2n",
@@ -39,6 +40,8 @@ class Signals:
     Attributes:
         num_samples: N.
         gram: [N, N], inner products of last-layer gradients (docs/method.md 1).
+        sketch: [N, 512] float64, sketches of the same gradients: inner products, with samples of
+            other batches too, are kept in expectation.
         loss, entropy, el2n: [N], token means.
         tokens: [N] int64, label tokens.
         features: [N, D] float32, what enters the output head, mean over the attended positions.
@@ -56,6 +59,7 @@ class Signals:
 
     num_samples: int
     gram: Tensor | None = None
+    sketch: Tensor | None = None
     loss: Tensor | None = None
     entropy: Tensor | None = None
     el2n: Tensor | None = None

@@ -177,9 +177,12 @@ def model_inputs(model: nn.Module, batch: dict) -> dict:
     return {**inputs, "use_cache": False} if "use_cache" in known else inputs
 
 
-def head_scores(module: nn.Module, hidden: Tensor, labels: Tensor, head: Head) -> oasis.HeadGram:
-    """Gram matrix of last-layer gradients, loss, entropy and EL2N of N rows, from what enters the
-    output head `module`: `hidden` [N, L, D], `labels` [N, L].
+def head_scores(
+    module: nn.Module, hidden: Tensor, labels: Tensor, head: Head, sketch: int = 0
+) -> oasis.HeadGram:
+    """Gram matrix of last-layer gradients, their sketches of `sketch` numbers (0: none), loss,
+    entropy and EL2N of N rows, from what enters the output head `module`: `hidden` [N, L, D],
+    `labels` [N, L].
     """
     weight, bias = head_parameters(module)
     rows, columns = targets(labels).nonzero(as_tuple=True)
@@ -193,6 +196,7 @@ def head_scores(module: nn.Module, hidden: Tensor, labels: Tensor, head: Head) -
             bias=bias,
             scale=head.scale,
             softcap=head.softcap,
+            sketch=sketch,
         )
 
 

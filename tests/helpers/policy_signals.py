@@ -25,6 +25,7 @@ def signals(n, seed=0, masked=()):
     return Signals(
         n,
         gram=grads @ grads.T,
+        sketch=grads,
         loss=torch.rand(n, generator=g, dtype=torch.float64) * 3 * labelled,
         entropy=torch.rand(n, generator=g, dtype=torch.float64) * 2 * labelled,
         el2n=torch.rand(n, generator=g, dtype=torch.float64) * labelled,

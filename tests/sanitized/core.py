@@ -89,7 +89,8 @@ class SanitizedCore:
         self._run("oris", (n,), options, buffers)
 
     def head_block(self, float64, *, tokens, columns, column_stride, first, scale, softcap,
-                   label_count, label_first, distinct, **address):  # fmt: skip
+                   label_count, label_first, distinct, sketch_rows, sketches, vocabulary,
+                   **address):  # fmt: skip
         width, t = 8 if float64 else 4, tokens
         sizes = {
             "logits": extent((t, columns), (1, column_stride)) * width,
@@ -100,7 +101,11 @@ class SanitizedCore:
         }
         token = (*FIELDS, "factor")
         buffers = [(address[k], size) for k, size in (sizes | dict.fromkeys(token, t * 8)).items()]
+        tables, panels = sketches * vocabulary, -(-t // 16)
+        buffers.append((address["sketch"], panels * 16 * sketch_rows * width))
+        buffers += [(address["buckets"], tables * 4), (address["signs"], tables * width)]
         integers = (float64, t, columns, column_stride, first, label_count, label_first, distinct)
+        integers += (sketch_rows, sketches, vocabulary)
         self._run("head_block", integers, (scale, softcap), buffers)
 
     def head_rescale(self, products, factor, tokens, float64):

@@ -87,6 +87,12 @@ std::string head_block(const Request& r) {
                             &b.sum,  &b.weighted, &b.squares, &b.factor};
   size_t at = 5;
   for (double** field : token) *field = r.buffer<double>(at++);
+  b.sketch_rows = r.integers.at(8);
+  b.sketches = r.integers.at(9);
+  b.vocabulary = r.integers.at(10);
+  b.sketch = r.buffer<void>(at++);
+  b.buckets = r.buffer<int32_t>(at++);
+  b.signs = r.buffer<void>(at++);
   kernels().head_block(b, r.integers.at(0));
   return "";
 }

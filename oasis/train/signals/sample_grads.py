@@ -183,17 +183,25 @@ class SampleGradients:
         self._run(losses, groups, lambda: _Sketches(self.sketch, losses))
         return {group: out.total.float() for group, out in self._out.items()}
 
-    def gram(self, losses: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """[N, N] float64, the inner products of the gradients with respect to `parameters`, exact.
+    def gram(
+        self, losses: Tensor, parameters: Sequence[nn.Parameter], sketch: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """[N, N] float64, the inner products of the gradients with respect to `parameters`, exact,
+        and sketches [N, `sketch`] float64 of them, which compare samples of different batches.
 
         As `sketches`, but N gradients of all of `parameters` are held at a time.
         """
         self._run(losses, {"kept": parameters}, lambda: _Kept(losses))
-        kept = list(self._out["kept"].by_weight.values())
+        kept = self._out["kept"].by_weight
         self._out = {}
+        rows = losses.new_zeros(len(losses), sketch, dtype=torch.float64)
         if not kept:  # no row has a label
-            return losses.new_zeros(len(losses), len(losses), dtype=torch.float64)
-        return oasis.grad_gram(kept)
+            return losses.new_zeros(len(losses), len(losses), dtype=torch.float64), rows
+        if sketch:
+            count_sketch = CountSketch(sketch, self.sketch.seed)
+            for name, values in kept.items():
+                rows += count_sketch(values, self._starts[name])
+        return oasis.grad_gram(list(kept.values())), rows
 
     def _run(
         self,
