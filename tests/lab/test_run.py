@@ -15,6 +15,7 @@ from oasis.lab.config import RunConfig
 from oasis.lab.demo import demo, load_config, standard_error
 from oasis.lab.record.log import EventLog, read_events
 from oasis.lab.run import run
+from oasis.train.batch.columns import ITEM
 from oasis.train.batch.subbatch import right_padded
 
 
@@ -165,11 +166,11 @@ def test_another_order_of_arrival_by_another_seed(tmp_path):
     settings = config(tmp_path, name="one")
     shared = workspace(settings)
     one, two = (
-        [item["item"] for batch in shared.stream(settings.replace(seed=seed)).batches()
+        [item[ITEM] for batch in shared.stream(settings.replace(seed=seed)).batches()
          for item in batch]
         for seed in (0, 1)
     )  # fmt: skip
-    again = [item["item"] for batch in shared.stream(settings).batches() for item in batch]
+    again = [item[ITEM] for batch in shared.stream(settings).batches() for item in batch]
     assert one == again != two and len(set(one)) <= 64 and max(one) < 64
 
 

@@ -10,6 +10,7 @@ from tiny_training import Pad, Rows
 
 import oasis
 from oasis import policies
+from oasis.train.batch.columns import TASK
 from oasis.train.frozen.blocks import evenly, middle_block, running_blocks
 from oasis.train.frozen.prefix import Skip, freeze_below
 from oasis.train.scoring import Head, inspect_head, unwrap
@@ -27,7 +28,7 @@ def alone(batch, row):
 def rows(count=16, side="left", seed=3):
     """`count` rows of 4 to 12 tokens with 1 to 3 labels."""
     batch = Pad(side)(Rows(count, seed).items)
-    del batch["task"]
+    del batch[TASK]
     return batch
 
 
