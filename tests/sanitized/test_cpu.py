@@ -117,7 +117,8 @@ def test_a_selector_that_remembers(sanitized, generator):
     sanitized()
     got = oasis.Selector(0.5, remember=7)
     assert all(torch.equal(got.select(g).mask, m) for g, m in zip(stream, masks, strict=True))
-    assert_relative(got.memory, wanted.memory, 1e-9, floor=1.0)
+    # The norms that scale it are sums of float32 products, each instruction set with its own order.
+    assert_relative(got.memory, wanted.memory, 1e-6, floor=1.0)
 
 
 def test_no_number_leads_out_of_the_memory(sanitized, generator):
