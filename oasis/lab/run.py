@@ -34,6 +34,7 @@ from oasis.lab.record.log import EVENTS, EventLog, end_event, read_events
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
 from oasis.lab.workspace import Workspace
 from oasis.train import SelectionTrainer
+from oasis.train.batch.columns import TASK
 
 CONFIG = "config.yaml"
 
@@ -278,7 +279,7 @@ def _forward_seconds(config: RunConfig, workspace: Workspace, model: nn.Module) 
     batches = []
     for items in islice(workspace.stream(config).batches(), config.forward_batches):
         batch = workspace.collator(items)
-        del batch["task"]
+        del batch[TASK]
         batches.append({name: value.to(workspace.device) for name, value in batch.items()})
     float(model(**batches[0]).loss)  # the first call warms up
     start = time.perf_counter()

@@ -24,6 +24,7 @@ from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.evaluate import choice_accuracy, pad_id
 from oasis.lab.preflight import check_model, check_tasks
 from oasis.lab.settings import Scope, names
+from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.subbatch import right_padded
 from oasis.train.frozen.prefix import FrozenPrefix, freeze_below
 
@@ -70,7 +71,7 @@ class Workspace:
         numbers = itertools.count()
         self.encoded = [
             [
-                {**encode(example, tokenizer, config.max_length), "item": next(numbers)}
+                {**encode(example, tokenizer, config.max_length), ITEM: next(numbers)}
                 for example in examples
             ]
             for examples in streams
@@ -91,7 +92,7 @@ class Workspace:
 
     @property
     def items(self) -> list[dict]:
-        """Encoded examples of the stream by their number ("item")."""
+        """Encoded examples of the stream by their number (`ITEM`)."""
         return [item for task in self.encoded for item in task]
 
     def feature_space(self, model: nn.Module) -> FeatureSpace:
@@ -113,7 +114,7 @@ class Workspace:
         generator = random.Random(f"arrivals/{config.seed}")
         arrivals = [list(items) for items in self.encoded[: len(self.tasks)]]
         # Rows of no task carry the task -1. They come in between all along the stream.
-        others = [{**item, "task": -1} for items in self.encoded[len(arrivals) :] for item in items]
+        others = [{**item, TASK: -1} for items in self.encoded[len(arrivals) :] for item in items]
         generator.shuffle(others)
         ends = [
             len(others) * sum(map(len, arrivals[:k])) // sum(map(len, arrivals))

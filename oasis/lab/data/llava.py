@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from oasis.names import IGNORED
+from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.images import COUNTS, IMAGE_KEYS
 
 MARK = "<image>"
@@ -99,7 +100,7 @@ class LlavaCollator:
     for the conversation and twice for each assistant's turn; `dataloader_num_workers` hides that.
 
     A batch has what the processor gives (`input_ids`, `attention_mask` [N, L], `pixel_values`,
-    ...), `labels` [N, L], and "num_images" [N] (see `oasis.train.batch.images`).
+    ...), `labels` [N, L], and "oasis_num_images" [N] (see `oasis.train.batch.images`).
 
     Args:
         processor: with a chat template, a `tokenizer` and an image processor.
@@ -119,8 +120,8 @@ class LlavaCollator:
         self.open_image = _open if open_image is None else open_image
 
     def __call__(self, items: Sequence[Conversation | dict]) -> dict[str, Tensor]:
-        """The batch of conversations, or of dicts with one as "conversation" whose numbers "task"
-        and "item" are passed on [N].
+        """The batch of conversations, or of dicts with one as "conversation" whose numbers `TASK`
+        and `ITEM` are passed on [N].
         """
         if not items:
             raise ValueError("items: got an empty batch, expected at least one conversation")
@@ -138,7 +139,7 @@ class LlavaCollator:
         if "pixel_values" in batch:
             counted = "image_grid_thw" if "image_grid_thw" in batch else "pixel_values"
             batch[COUNTS] = torch.tensor([len(row.get(counted, ())) for row in rows])
-        for key in ("task", "item"):
+        for key in (TASK, ITEM):
             if all(isinstance(item, dict) and key in item for item in items):
                 batch[key] = torch.tensor([item[key] for item in items])
         return batch

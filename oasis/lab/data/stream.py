@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from oasis.train.batch.columns import TASK
 from oasis.train.batch.memory import EpisodicMemory
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class MemoryStream(IterableDataset):
 
     Args:
         tasks (sequence of sequences of dicts): Encoded examples of each task, in the order of
-            arrival. "task" (its index) is added where an item has none.
+            arrival. `TASK` (its index) is added where an item has none.
         batch_size (int): Candidates per batch, default 16.
         iterations_per_sample (float): Batches per arrival, default 0.125.
         capacity (int or None): Of the memory; None (default) keeps everything.
@@ -57,9 +58,7 @@ class MemoryStream(IterableDataset):
             raise ValueError(
                 f"iterations_per_sample: got {iterations_per_sample}, expected more than 0"
             )
-        self.tasks = [
-            [{"task": index, **item} for item in task] for index, task in enumerate(tasks)
-        ]
+        self.tasks = [[{TASK: index, **item} for item in task] for index, task in enumerate(tasks)]
         self.batch_size = batch_size
         # Exact arithmetic: 0.1 per arrival is a batch every 10 arrivals, without drift.
         self.rate = Fraction(iterations_per_sample).limit_denominator(1 << 20)
