@@ -47,6 +47,7 @@ def meant_for_the_user(error: BaseException) -> bool:
     """Whether `error` comes from `oasis` itself, whose ValueErrors name the setting, what was got
     and what is expected. Those of a library are faults, with a traceback."""
     last = error.__traceback__
+    assert last is not None, "only of an error that was raised"
     while last.tb_next is not None:
         last = last.tb_next
     return last.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "oasis"
@@ -165,7 +166,7 @@ def train(
     hint = "; --resume goes on from its last checkpoint" if settings.save_steps else ""
     with running(f"interrupted; {settings.directory} keeps what was done{hint}"):
         result = run(settings)
-    if result.finished:
+    if result.a_last is not None and result.a_avg is not None:
         print(f"A_last {100 * result.a_last:.1f} %, A_avg {100 * result.a_avg:.1f} %")
     taken = f"trained on {result.selected} of {result.candidates} samples"
     print(f"{taken} ({100 * result.ratio:.2f} %) in {result.seconds:.0f} s")

@@ -17,7 +17,7 @@ def packages() -> tuple[str, ...]:
     """The packages that the extra asks for, as the installed distribution says."""
     asked = [r.partition(";") for r in metadata.requires("oasis-select") or []]
     ours = [name for name, _, when in asked if re.search(r"extra\s*==\s*['\"]train['\"]", when)]
-    return tuple(re.match(r"[\w.-]+", name)[0].lower() for name in ours)
+    return tuple(re.sub(r"[^\w.-].*", "", name.strip()).lower() for name in ours)
 
 
 def modules() -> frozenset[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,7 +60,7 @@ def demo(
     _warm(workspace, console)
     results = []
     for policy in POLICIES:
-        changes = {"name": policy, "policy": policy}
+        changes: dict[str, Any] = {"name": policy, "policy": policy}
         if policy == "full":
             changes["ratio"] = 1.0
         console.rule(f"{policy}", align="left")

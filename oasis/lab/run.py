@@ -78,6 +78,7 @@ class Boundaries(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, **kwargs):
         for index, boundary in enumerate(self.boundaries):
             if boundary == state.global_step:
+                assert model is not None  # the Trainer passes its own
                 self.evaluate(model, boundary, index)
         if self.config.stop_after and state.global_step >= self.config.stop_after:
             control.should_save = control.should_training_stop = True

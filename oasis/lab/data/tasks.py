@@ -105,8 +105,9 @@ def _mail_text(raw: str) -> str:
     mail = email.message_from_string(raw)
     subject = re.sub(r"\[[^\]]*\]|^\s*re:", " ", str(mail["subject"] or ""), flags=re.IGNORECASE)
     parts = [part for part in mail.walk() if part.get_content_maintype() == "text"]
-    body = (parts[0].get_payload(decode=True) or b"") if parts else b""
-    text = re.sub(r"(?s)<(style|script|!--).*?(</\1>|-->)|<[^>]*>", " ", body.decode("latin-1"))
+    body = parts[0].get_payload(decode=True) if parts else None
+    text = body.decode("latin-1") if isinstance(body, bytes) else ""
+    text = re.sub(r"(?s)<(style|script|!--).*?(</\1>|-->)|<[^>]*>", " ", text)
     return f"{subject}. {html.unescape(text)}"
 
 

@@ -95,10 +95,9 @@ class Run:
         for event in record.events:
             _add(run, event)
         run.label = run.label or run.policy
-        if not run.held_out:
-            size = run.settings.get("held_out")
-            run.held_out = dict.fromkeys(run.tasks, size if isinstance(size, int) else None)
-        run.held_out = {name: size for name, size in run.held_out.items() if size}
+        size = run.settings.get("held_out")
+        if not run.held_out and isinstance(size, int) and size > 0:
+            run.held_out = dict.fromkeys(run.tasks, size)
         return run
 
     @cached_property
@@ -244,7 +243,7 @@ class Run:
         return accuracy.standard_error(measured, self.held_out)
 
 
-def find(paths: Iterable[str | Path]) -> list[Path]:
+def find(paths: Iterable[str | Path] | str | Path) -> list[Path]:
     """Expand `paths` to run directories: each is one itself, or a folder of them.
 
     Raises FileNotFoundError naming the first path that holds no run, ValueError for no paths.
