@@ -1,4 +1,4 @@
-"""Accuracy among a task's choices by likelihood, and the averages over a stream."""
+"""Accuracy among a task's choices by likelihood."""
 
 from __future__ import annotations
 
@@ -132,19 +132,3 @@ def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if found is None:
         raise ValueError("tokenizer: expected a pad_token or an eos_token, got neither")
     return found
-
-
-def a_last(history: Sequence[dict[str, float]], tasks: Sequence[str]) -> float:
-    """Mean accuracy over all tasks at the last boundary (docs/method.md, 6)."""
-    return sum(history[-1][task] for task in tasks) / len(tasks)
-
-
-def a_avg(history: Sequence[dict[str, float]], tasks: Sequence[str]) -> float:
-    """Mean over the task boundaries of the mean accuracy over the tasks seen so far.
-
-    `history[k]` maps task names to the accuracy at the end of task k and must have tasks 0..k.
-    """
-    if len(history) != len(tasks):
-        raise ValueError(f"history: got {len(history)} boundaries, expected {len(tasks)}")
-    means = [a_last([accuracy], tasks[: k + 1]) for k, accuracy in enumerate(history)]
-    return sum(means) / len(means)

@@ -28,6 +28,7 @@ from oasis.lab.record.checkpoints import (
     erase,
     save_adapter,
 )
+from oasis.lab.record.events import VERSION, Evaluation
 from oasis.lab.record.lock import locked, refuse_busy
 from oasis.lab.record.log import EVENTS, EventLog, end_event, read_events
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
@@ -87,12 +88,14 @@ class Boundaries(TrainerCallback):
         self.checkpoints.add(state.global_step, self.log)
 
 
-def _evaluation(step: int, after_task: int, accuracy: dict[str, float], seconds: float) -> dict:
+def _evaluation(
+    step: int, after_task: int, accuracy: dict[str, float], seconds: float
+) -> Evaluation:
     return {
         "type": "evaluation",
         "step": step,
         "after_task": after_task,
-        "accuracy": accuracy,
+        "accuracy": dict(accuracy),
         "seconds": seconds,
     }
 
@@ -251,12 +254,14 @@ def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: 
     log.write(
         {
             "type": "start",
+            "version": VERSION,
             "policy": config.policy,
             "label": config.label or config.policy,
             "ratio": ratio,
             "seed": config.seed,
             "tasks": config.tasks,
             "boundaries": boundaries,
+            "held_out": {task.name: len(task.test) for task in workspace.tasks},
             "model": config.model,
             "device": str(workspace.device),
         }

@@ -10,7 +10,8 @@ from oasis.lab import model as models
 from oasis.lab.data.encoding import Collator, answer_ids, encode
 from oasis.lab.data.tasks import Example, Task
 from oasis.lab.device import choose_device, choose_dtype
-from oasis.lab.evaluate import a_avg, a_last, choice_accuracy
+from oasis.lab.evaluate import choice_accuracy
+from oasis.lab.record.accuracy import a_avg, a_last
 from oasis.train.frozen.prefix import freeze_below
 
 

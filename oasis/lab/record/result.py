@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from oasis.lab.config import RunConfig
-from oasis.lab.evaluate import a_avg, a_last
+from oasis.lab.record.accuracy import a_avg, a_last
+from oasis.lab.record.events import End, Event
 
 
 @dataclass
@@ -42,7 +44,7 @@ class RunResult:
         return self.selected / self.candidates if self.candidates else 0.0
 
 
-def end_of(config: RunConfig, events: list[dict], sums: dict[str, Any]) -> dict[str, Any]:
+def end_of(config: RunConfig, events: Sequence[Event], sums: Mapping[str, Any]) -> End:
     """The last event of a run whose record is `events`."""
     history = _history(events)
     return {
@@ -57,38 +59,47 @@ def end_of(config: RunConfig, events: list[dict], sums: dict[str, Any]) -> dict[
     }
 
 
-def result_of(config: RunConfig, events: list[dict], **sums: Any) -> RunResult:
+def result_of(config: RunConfig, events: Sequence[Event], **sums: Any) -> RunResult:
     """Sum up a record; `sums` are what it does not say while it has no end."""
-    end = events[-1] if events[-1]["type"] == "end" else {}
+    end = dict(events[-1]) if events[-1]["type"] == "end" else {}
     names = {spec.name for spec in dataclasses.fields(RunResult)}
     return RunResult(
         directory=config.directory,
         policy=config.policy,
         finished=bool(end),
         steps=sum(event["type"] == "step" for event in events),
-        zero_shot=next(e["accuracy"] for e in events if e.get("after_task") == -1),
+        zero_shot=_accuracies(events)[-1],
         history=_history(events),
         **{**_parts(events), **sums, **{k: v for k, v in end.items() if k in names}},
     )
 
 
-def _history(events: list[dict]) -> list[dict[str, float]]:
-    evaluations = {e["after_task"]: e["accuracy"] for e in events if e["type"] == "evaluation"}
+def _history(events: Sequence[Event]) -> list[dict[str, float]]:
+    evaluations = _accuracies(events)
     return [evaluations[k] for k in sorted(evaluations) if k >= 0]
 
 
-def _parts(events: list[dict]) -> dict[str, float]:
+def _accuracies(events: Sequence[Event]) -> dict[int, dict[str, float]]:
+    """By the task after which they were measured, -1 before training."""
+    return {
+        event["after_task"]: {k: v for k, v in event["accuracy"].items() if v is not None}
+        for event in events
+        if event["type"] == "evaluation"
+    }
+
+
+def _parts(events: Sequence[Event]) -> dict[str, float]:
     kinds = {"score": "selection", "train": "step", "evaluation": "evaluation"}
     return {f"{name}_seconds": spent(events, kind) for name, kind in kinds.items()}
 
 
-def spent(events: list[dict], *kinds: str) -> float:
+def spent(events: Sequence[Event], *kinds: str) -> float:
     """Seconds that events (of `kinds`, or all) took; not the zero-shot evaluation, which is shared
     among the runs of a workspace."""
     return sum(
         event["seconds"]
         for event in events
-        if "seconds" in event
+        if event["type"] not in ("start", "end")
         and (not kinds or event["type"] in kinds)
-        and event.get("after_task") != -1
+        and not (event["type"] == "evaluation" and event["after_task"] == -1)
     )
