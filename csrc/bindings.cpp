@@ -60,6 +60,10 @@ py::tuple inner_products_at(Address gram, int64_t n) {
   return told(inner_products(at<const double>(gram), n));
 }
 
+py::tuple finite_entries_at(Address gram, Address valid, int64_t n) {
+  return told(finite_entries(at<const double>(gram), at<const bool>(valid), n));
+}
+
 py::tuple usable_at(Address gram, Address given, Address scores, Address sketch, int64_t n,
                     int64_t width, bool raises, Address left, Address informativeness,
                     Address valid, Address skipped) {
@@ -254,6 +258,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("remembered", &oasis::remembered);
   m.def("remember", &oasis::remember_at);
   m.def("inner_products", &oasis::inner_products_at);
+  m.def("finite_entries", &oasis::finite_entries_at);
   m.def("usable", &oasis::usable_at);
   m.def("siren", &oasis::siren_at);
   m.def("mean_field_sum", &oasis::mean_field_sum);

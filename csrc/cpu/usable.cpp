@@ -1,6 +1,5 @@
 #include "cpu/usable.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace oasis {
@@ -35,6 +34,15 @@ Finding inner_products(const double* gram, int64_t n) {
   return {Fault::none, 0, 0};
 }
 
+Finding finite_entries(const double* gram, const bool* valid, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (valid && !valid[i]) continue;
+    for (int64_t j = 0; j < n; ++j)
+      if ((!valid || valid[j]) && !std::isfinite(gram[i * n + j])) return {Fault::entries, i, j};
+  }
+  return {Fault::none, 0, 0};
+}
+
 Finding usable(const Usable& u) {
   const int64_t n = u.n;
   if (u.scores)
@@ -57,9 +65,8 @@ Finding usable(const Usable& u) {
     const double* from = u.gram + i * n;
     double* to = u.left + i * n;
     for (int64_t j = 0; j < n; ++j) to[j] = u.valid[i] && u.valid[j] ? from[j] : 0.0;
-    if (!finite_row(to, n)) return {Fault::entries, i, i};
   }
-  return found;
+  return finite_entries(u.left, u.valid, n);
 }
 
 }  // namespace oasis

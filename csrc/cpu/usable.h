@@ -15,6 +15,9 @@ struct Finding {
 // misses symmetry or Cauchy-Schwarz by more than low precision explains. NaN passes.
 Finding inner_products(const double* gram, int64_t n);
 
+// The first row with an entry that is not finite, among valid [n] (null: all).
+Finding finite_entries(const double* gram, const bool* valid, int64_t n);
+
 struct Usable {
   const double* gram;    // [n, n]
   const bool* given;     // [n], or null: all

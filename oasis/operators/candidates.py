@@ -61,16 +61,20 @@ def _(gram: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     matrix, n = _gram64(gram)
     here = matrix.cpu()
     _raise_products(*_core.inner_products(here.data_ptr(), n), here, "gram")
-    if valid is None:
-        valid = gram.new_ones(n, dtype=torch.bool)
-        broken = None if here.isfinite().all() else ~here.isfinite()
-    else:
-        valid = read_buffer("valid", valid, torch.bool, (n,), valid.device).to(gram.device).clone()
-        both = valid.cpu()
-        broken = ~here.isfinite() & both.unsqueeze(0) & both.unsqueeze(1)
-    if broken is not None and broken.any():
+    if valid is not None:
+        valid = read_buffer("valid", valid, torch.bool, (n,), valid.device)
+    known = None if valid is None else valid.cpu()
+    fault, *_ = _core.finite_entries(here.data_ptr(), 0 if known is None else known.data_ptr(), n)
+    if fault:
+        broken = ~here.isfinite()
+        if known is not None:
+            broken &= known.unsqueeze(0) & known.unsqueeze(1)
         samples = broken.any(1).nonzero().squeeze(1).tolist()
         raise ValueError(f"gram: non-finite entries in the rows of samples {samples}")
+    if valid is None:
+        valid = gram.new_ones(n, dtype=torch.bool)
+    else:
+        valid = valid.to(gram.device, copy=True)
     return matrix.clone() if matrix.data_ptr() == gram.data_ptr() else matrix, valid
 
 
