@@ -17,6 +17,8 @@ import yaml
 
 from oasis import policies
 from oasis.lab import strict_yaml
+from oasis.lab.data.benchmarks import PRESETS
+from oasis.lab.data.own.settings import DataSettings
 from oasis.lab.names import check_folder_name
 from oasis.train import atomic
 from oasis.train.signals.compute import LAYERS
@@ -25,6 +27,7 @@ MOST = 1 << 31  # of any number that counts something, steps and rows among them
 SEEDS = 1 << 32  # NumPy and scikit-learn take no more
 # AdamW moves a weight by about the learning rate in a step: 1 is far beyond all use.
 MOST_RATE = 1.0
+TASKS = ("bbc", "sentiment", "newsgroups")  # where neither tasks nor data are given
 # As transformers names them; the last one needs `decay_steps`.
 SCHEDULES = ("cosine", "linear", "constant_with_warmup", "warmup_stable_decay")
 
@@ -47,12 +50,20 @@ FREE = {
 class RunConfig:
     """What `oasis train` runs. Every field can be set in the YAML file or as `key=value`.
 
-    Stream: `tasks` arrive in this order, `arrivals` samples each (one number, or one per task);
-    texts are cut to `words` words and examples to `max_length` tokens. Of each task's arrivals a
-    share `repeats` are near-duplicates of others (see repeats.py), and further `off_task_share` x
-    arrivals rows of the task `off_task`, on which nothing is evaluated, come in between.
+    Stream: `tasks` arrive in this order, `arrivals` samples each (one number, or one per task;
+    null: 400); texts are cut to `words` words and examples to `max_length` tokens (null: 128). Of
+    each task's arrivals a share `repeats` are near-duplicates of others (see repeats.py), and
+    further `off_task_share` x arrivals rows of the task `off_task`, on which nothing is evaluated,
+    come in between.
     `data_seed` says which examples are taken. `memory` bounds the episodic memory (null:
-    unbounded). Candidate batches of `batch_size` come `iterations_per_sample` per arrival.
+    unbounded). Candidate batches of `batch_size` come `iterations_per_sample` per arrival, drawn
+    from memory alone; with `epochs` instead, all rows of a task come that many times in turn.
+
+    In place of packaged tasks, `data` is rows of one's own: a file, several, or a mapping
+    (oasis/lab/data/own/settings.py); then `epochs` is 1 unless given. With `preset` ("trace" or
+    "long_sequence") it is the folder of that benchmark, of which `tasks` (all, if not given) are
+    taken. For both, null is all there is for `arrivals` and `held_out`, and 1024 tokens for
+    `max_length`.
 
     Selection: `policy` with `ratio` in (0, 1], further `policy_options`, and `seed` (which also
     seeds the order of arrival, the memory's draws and LoRA's first weights). `layer` is the one
@@ -72,9 +83,9 @@ class RunConfig:
     steps (0: never).
 
     Evaluation: at every task boundary and before training, on the tasks `seen` so far or `all`,
-    on `held_out` examples a task, at boundaries before the last on the first `boundary_held_out` of
-    them (null: all). `accuracy` is "micro" (share of examples) or "macro" (mean over the answers;
-    held-out examples are then balanced over the answers as far as they go).
+    on `held_out` examples a task (null: 400), at boundaries before the last on the first
+    `boundary_held_out` of them (null: all). `accuracy` is "micro" (share of examples) or "macro"
+    (mean over the answers; held-out examples are then balanced over the answers as far as they go).
     `forward_batches` candidate batches are timed in a plain forward with loss, to compare with.
 
     `out`/`name` is the run directory (docs/runs.md), `name` a plain one of at most 100 bytes;
@@ -84,16 +95,19 @@ class RunConfig:
 
     name: str = "run"
     out: str = "runs"
-    tasks: list[str] = field(default_factory=lambda: ["bbc", "sentiment", "newsgroups"])
-    arrivals: int | list[int] = 400
+    tasks: list[str] | None = None
+    data: str | list[str] | dict[str, Any] | None = None
+    preset: str | None = None
+    epochs: int | None = None
+    arrivals: int | list[int] | None = None
     repeats: float = 0.0
     off_task: str | None = None
     off_task_share: float = 0.0
     data_seed: int = 0
-    held_out: int = 400
+    held_out: int | None = None
     boundary_held_out: int | None = None
     words: int = 36
-    max_length: int = 128
+    max_length: int | None = None
     memory: int | None = None
     batch_size: int = 16
     iterations_per_sample: float = 0.125
@@ -138,8 +152,34 @@ class RunConfig:
         for name in ("out", "model", "cache_folder"):
             if getattr(self, name) is not None:
                 setattr(self, name, os.path.expanduser(getattr(self, name)))
+        self._settle()
         self._check_limits()
         self._check()
+
+    def _settle(self) -> None:
+        """What null means, and which of the settings of the stream go together."""
+        own = self.data is not None
+        if self.preset is not None and (self.preset not in PRESETS or not own):
+            raise ValueError(
+                f"preset: got {self.preset!r} with data {self.data!r}, expected one of "
+                f"{', '.join(PRESETS)} and the folder of the benchmark as data"
+            )
+        if own:
+            self.data = DataSettings.parse(self.data).told()
+        if own and self.preset is None and (self.tasks or self.arrivals or self.held_out):
+            raise ValueError(
+                "data: the files make the tasks; expected no tasks, arrivals or held_out beside "
+                "(data.task, data.rows, data.test_share)"
+            )
+        if self.tasks is None:
+            self.tasks = list(PRESETS[self.preset]) if self.preset else [] if own else [*TASKS]
+        if self.max_length is None:
+            self.max_length = 1024 if own else 128
+        if self.epochs is None and own and self.preset is None:
+            self.epochs = 1
+        if not own:
+            self.arrivals = 400 if self.arrivals is None else self.arrivals
+            self.held_out = 400 if self.held_out is None else self.held_out
 
     def _check_limits(self) -> None:
         """Texts that no file can be called by, and numbers that nothing can count up to."""
@@ -157,7 +197,7 @@ class RunConfig:
                 f"learning_rate: got {self.learning_rate}, expected more than 0 and at most "
                 f"{MOST_RATE:g}"
             )
-        arrivals = sum(self.arrivals_per_task)
+        arrivals = sum(count or 1 for count in self.arrivals_per_task)
         for name in ("iterations_per_sample", "off_task_share"):
             if not arrivals * getattr(self, name) < MOST:
                 raise ValueError(
@@ -176,6 +216,8 @@ class RunConfig:
             raise ValueError(f"off_task_share: got {self.off_task_share}, expected 0 or more")
         if (self.off_task is None) != (self.off_task_share == 0):
             raise ValueError("off_task and off_task_share: expected both or neither")
+        if self.data is not None and (self.off_task is not None or self.repeats):
+            raise ValueError("off_task, repeats: only with packaged tasks, not with data")
         if self.off_task in self.tasks:
             raise ValueError(f"off_task: got {self.off_task!r}, which is among the tasks")
         if self.lr_schedule not in SCHEDULES:
@@ -189,10 +231,17 @@ class RunConfig:
         if self.accuracy not in ("micro", "macro"):
             raise ValueError(f"accuracy: got {self.accuracy!r}, expected 'micro' or 'macro'")
         for name in ("tasks", "policy", "model"):
-            if not getattr(self, name):
+            if not getattr(self, name) and not (name == "tasks" and self.data):
                 raise ValueError(f"{name}: got nothing, expected at least one entry")
         at_least_one = ("held_out", "words", "batch_size", "rank", "eval_batch_size")
-        for name in (*at_least_one, "memory", "alpha", "lora_layers", "boundary_held_out"):
+        for name in (
+            *at_least_one,
+            "epochs",
+            "memory",
+            "alpha",
+            "lora_layers",
+            "boundary_held_out",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: got {value}, expected at least 1")
@@ -217,7 +266,7 @@ class RunConfig:
             raise ValueError(
                 f"arrivals: got {len(self.arrivals)} numbers, expected one or {len(self.tasks)}"
             )
-        if min(self.arrivals_per_task) < 1:
+        if any(count is not None and count < 1 for count in self.arrivals_per_task):
             raise ValueError(f"arrivals: got {self.arrivals}, expected at least 1 per task")
         if self.cache_frozen and self.lora_layers is None:
             raise ValueError("cache_frozen: nothing is frozen while lora_layers is null; set it")
@@ -225,8 +274,8 @@ class RunConfig:
             raise ValueError("cache_folder: only with cache_frozen: true")
 
     @property
-    def arrivals_per_task(self) -> list[int]:
-        """`arrivals`, one number per task."""
+    def arrivals_per_task(self) -> list[int | None]:
+        """`arrivals`, one number per task; None: all there are."""
         if isinstance(self.arrivals, list):
             return self.arrivals
         return [self.arrivals] * len(self.tasks)

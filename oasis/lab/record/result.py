@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ class RunResult:
 
     `history[k]` holds the accuracies at the end of task k. `forward_seconds` is the mean time of a
     plain forward with loss of one candidate batch, None where it was not measured. A run that was
-    stopped early is not `finished` and has None for `a_last` and `a_avg`.
+    stopped early is not `finished` and has None for `a_last`, `a_avg` and `loss` (the mean over the
+    tasks in free text of the held-out loss at the end, None where there are none).
     """
 
     directory: Path
@@ -28,6 +30,7 @@ class RunResult:
     history: list[dict[str, float]] = field(default_factory=list)
     a_last: float | None = None
     a_avg: float | None = None
+    loss: float | None = None
     candidates: int = 0
     selected: int = 0
     seconds: float = 0.0
@@ -42,13 +45,15 @@ class RunResult:
         return self.selected / self.candidates if self.candidates else 0.0
 
 
-def end_of(config: RunConfig, events: list[dict], sums: dict[str, Any]) -> dict[str, Any]:
-    """The last event of a run whose record is `events`."""
+def end_of(tasks: Sequence[str], events: list[dict], sums: dict[str, Any]) -> dict[str, Any]:
+    """The last event of a run on `tasks` whose record is `events`."""
     history = _history(events)
+    losses = [event for event in events if event["type"] == "evaluation"][-1].get("loss", {})
     return {
         "type": "end",
-        "a_last": a_last(history, config.tasks),
-        "a_avg": a_avg(history, config.tasks),
+        "a_last": a_last(history, tasks),
+        "a_avg": a_avg(history, tasks),
+        "loss": sum(losses.values()) / len(losses) if losses else None,
         "candidates": sums["candidates"],
         "selected": sums["selected"],
         "seconds": sums["seconds"],
