@@ -296,8 +296,14 @@ class RunConfig:
         return cls(**settings)
 
     @classmethod
-    def load(cls, path: str | Path, overrides: typing.Sequence[str] = ()) -> RunConfig:
-        """Read a YAML file and apply overrides `key=value` (values in YAML, see `override`).
+    def load(
+        cls,
+        path: str | Path,
+        overrides: typing.Sequence[str] = (),
+        given: Mapping[str, Any] = types.MappingProxyType({}),
+    ) -> RunConfig:
+        """Read a YAML file and apply overrides `key=value` (values in YAML, see `override`), then
+        settings `given` as they are.
 
         Errors that come from the file name it, and the line.
         """
@@ -308,7 +314,7 @@ class RunConfig:
             found = type(settings).__name__
             raise ValueError(f"{path}: got a {found}, expected lines of 'key: value'")
         with strict_yaml.located(path, overrides):
-            return cls.from_mapping(override(settings, overrides))
+            return cls.from_mapping({**override(settings, overrides), **given})
 
     def replace(self, **changes: Any) -> RunConfig:
         """A copy with some settings changed, checked again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -119,6 +120,9 @@ def run(
     if workspace is None:
         workspace = Workspace(config)
     workspace.check(config)
+    if progress:
+        for line in workspace.said:
+            tqdm.write(line)
     stream = workspace.stream(config)
     with locked(config.directory):
         clean(config.directory)  # of what a kill left
@@ -291,7 +295,7 @@ def training_arguments(
         logging_steps=config.logging_steps or 1,
         save_strategy="no",  # the callback asks for checkpoints, after its evaluation is recorded
         report_to="none",
-        disable_tqdm=not progress,
+        disable_tqdm=not (progress and sys.stderr.isatty()),
         remove_unused_columns=False,
         dataloader_pin_memory=False,
         use_cpu=workspace.device.type == "cpu",

@@ -16,10 +16,11 @@ from oasis.lab.evaluate import a_avg, a_last
 class RunResult:
     """Outcome of a run. `seconds` is wall-clock time without loading and zero-shot evaluation.
 
-    `history[k]` holds the accuracies at the end of task k. `forward_seconds` is the mean time of a
-    plain forward with loss of one candidate batch, None where it was not measured. A run that was
-    stopped early is not `finished` and has None for `a_last`, `a_avg` and `loss` (the mean over the
-    tasks in free text of the held-out loss at the end, None where there are none).
+    `history[k]` holds the accuracies at the end of task k, `losses` the held-out losses of the
+    tasks in free text before training and at the end of each task. `forward_seconds` is the mean
+    time of a plain forward with loss of one candidate batch, None where it was not measured. A run
+    that was stopped early is not `finished` and has None for `a_last`, `a_avg` and `loss` (the mean
+    over the tasks in free text of the held-out loss at the end, None where there are none).
     """
 
     directory: Path
@@ -28,6 +29,7 @@ class RunResult:
     steps: int
     zero_shot: dict[str, float]
     history: list[dict[str, float]] = field(default_factory=list)
+    losses: list[dict[str, float]] = field(default_factory=list)
     a_last: float | None = None
     a_avg: float | None = None
     loss: float | None = None
@@ -73,13 +75,19 @@ def result_of(config: RunConfig, events: list[dict], **sums: Any) -> RunResult:
         steps=sum(event["type"] == "step" for event in events),
         zero_shot=next(e["accuracy"] for e in events if e.get("after_task") == -1),
         history=_history(events),
+        losses=[e.get("loss", {}) for e in _evaluations(events)],
         **{**_parts(events), **sums, **{k: v for k, v in end.items() if k in names}},
     )
 
 
 def _history(events: list[dict]) -> list[dict[str, float]]:
-    evaluations = {e["after_task"]: e["accuracy"] for e in events if e["type"] == "evaluation"}
-    return [evaluations[k] for k in sorted(evaluations) if k >= 0]
+    return [event["accuracy"] for event in _evaluations(events) if event["after_task"] >= 0]
+
+
+def _evaluations(events: list[dict]) -> list[dict]:
+    """The last one at each boundary, in order; the first is from before training."""
+    found = {event["after_task"]: event for event in events if event["type"] == "evaluation"}
+    return [found[k] for k in sorted(found)]
 
 
 def _parts(events: list[dict]) -> dict[str, float]:
