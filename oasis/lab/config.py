@@ -382,7 +382,7 @@ def _coerce(value: Any, hint: Any) -> Any:
             return float(value)
         except ValueError:
             return value
-    if hint == list[str] and isinstance(value, str):
+    if list[str] in _options(hint) and isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 

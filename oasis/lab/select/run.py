@@ -129,7 +129,7 @@ class _Selecting:
         )
         self._open(scorer)
         self._pass(chain([] if first is None else [first], groups), scorer)
-        self._save(scorer, done=True)
+        self._bring_to_disk(scorer, done=True)
         self.files.finish()
         return self.outcome
 
@@ -159,7 +159,7 @@ class _Selecting:
                 self._take(group, scorer)
                 bar.set_postfix(kept=self.outcome.kept, refresh=False)
                 if time.perf_counter() - saved >= SAVE_SECONDS:
-                    self._save(scorer)
+                    self._bring_to_disk(scorer)
                     saved = time.perf_counter()
         if behind:
             self._check_rows()
@@ -212,7 +212,7 @@ class _Selecting:
                 outcome.dropped += found != "empty"
             self.files.note(json.dumps(finite({"type": "row", **line}), ensure_ascii=False))
 
-    def _save(self, scorer: Scorer, done: bool = False) -> None:
+    def _bring_to_disk(self, scorer: Scorer, done: bool = False) -> None:
         self.outcome.seconds += time.perf_counter() - self.started
         self.started = time.perf_counter()
         self.files.save(
