@@ -57,6 +57,7 @@ def prepare(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Prepared:
     )
     prepared = numbered(tasks, tokenizer, config.max_length)
     said = [line for task in tasks for line in _told(task)]
+    said += [line for task in prepared.tasks for line in _cut(task, config.max_length)]
     digest = hashlib.sha256(repr(tasks).encode()).hexdigest()
     return replace(prepared, said=said, digest=digest)
 
@@ -96,6 +97,11 @@ def _told(task: Task) -> list[str]:
         f"{task.name}: {counts[0]} of {len(task.train)} rows to train on and {counts[1]} of "
         f"{len(task.test)} held out have an answer that is none of {', '.join(task.choices)}"
     ]
+
+
+def _cut(task: EncodedTask, max_length: int) -> list[str]:
+    full = sum(len(item["input_ids"]) >= max_length for item in (*task.train, *task.test))
+    return [f"{task.name}: {full} fill {max_length} tokens, longer ones are cut"] if full else []
 
 
 def _packaged(config: RunConfig) -> list[Task]:
