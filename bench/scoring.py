@@ -17,6 +17,7 @@ from oasis.lab.data import tasks
 from oasis.lab.data.encoding import Collator, encode
 from oasis.lab.device import choose_dtype
 from oasis.lab.evaluate import pad_id
+from oasis.train.batch.columns import TASK
 from oasis.train.scoring import inspect_head, score
 
 
@@ -29,7 +30,7 @@ def run(samples: int = 16) -> None:
         task = tasks.load(name, train=samples, test=samples, words=36, seed=0)
         collate = Collator(pad_id(tokenizer), "left")
         batch = collate([encode(example, tokenizer, 128) for example in task.train])
-        batch.pop("task", None)
+        batch.pop(TASK, None)
         head = inspect_head(model, batch)
         selector = Selector(0.25)
 

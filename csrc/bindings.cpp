@@ -42,6 +42,17 @@ void gram(Address data, const std::string& dtype, const std::vector<int64_t>& si
   if (!kernels().gram(samples, wide, at<double>(out))) throw std::bad_alloc();
 }
 
+// Adds the sketches of one parameter's gradients to out [N, dim].
+void sketch(Address data, const std::string& dtype, const std::vector<int64_t>& sizes,
+            const std::vector<int64_t>& strides, int64_t first, int64_t dim, uint64_t seed,
+            bool exact, Address out) {
+  const StridedSamples samples =
+      describe(at<const void>(data), named<DType>(dtype), sizes, strides);
+  py::gil_scoped_release unlocked;
+  if (!kernels().sketch(samples, {first, dim, seed, exact}, at<double>(out)))
+    throw std::bad_alloc();
+}
+
 int64_t siren_at(Address gram, Address valid, int64_t n, const std::string& method, double ridge,
                  double floor, Address adjusted, Address order, Address informativeness) {
   const Rule rule = named<Rule>(method);
@@ -110,6 +121,12 @@ void head_block(bool float64, const py::kwargs& k) {
   b.weighted = pointer<double>(k, "weighted");
   b.squares = pointer<double>(k, "squares");
   b.factor = pointer<double>(k, "factor");
+  b.sketch = pointer<void>(k, "sketch");
+  b.sketch_rows = field<int64_t>(k, "sketch_rows");
+  b.sketches = field<int64_t>(k, "sketches");
+  b.buckets = pointer<const int32_t>(k, "buckets");
+  b.signs = pointer<const void>(k, "signs");
+  b.vocabulary = field<int64_t>(k, "vocabulary");
   py::gil_scoped_release unlocked;
   kernels().head_block(b, float64);
 }
@@ -134,6 +151,35 @@ void head_reduce(bool float64, const py::kwargs& k) {
   r.gram = pointer<double>(k, "gram");
   py::gil_scoped_release unlocked;
   kernels().head_reduce(r, float64);
+}
+
+Remembered remembered_fields(const py::kwargs& k) {
+  Remembered r{};
+  r.gram = pointer<const double>(k, "gram");
+  r.sketch = pointer<const double>(k, "sketch");
+  r.valid = pointer<const bool>(k, "valid");
+  r.memory = pointer<const double>(k, "memory");
+  r.selected = pointer<const int64_t>(k, "counters") + kSelected;
+  r.n = field<int64_t>(k, "n");
+  r.capacity = field<int64_t>(k, "capacity");
+  r.width = field<int64_t>(k, "width");
+  r.ridge = field<double>(k, "ridge");
+  r.left = pointer<double>(k, "left");
+  r.scaled = pointer<double>(k, "scaled");
+  return r;
+}
+
+// The masked rows of sketch [n, width] into the ring memory [capacity, width].
+void remember_at(Address sketch, Address mask, int64_t n, int64_t width, Address counters,
+                 Address memory, int64_t capacity) {
+  remember(at<const double>(sketch), at<const bool>(mask), n, width,
+           at<const int64_t>(counters)[kSelected], at<double>(memory), capacity);
+}
+
+void remembered(const py::kwargs& k) {
+  const Remembered r = remembered_fields(k);
+  py::gil_scoped_release unlocked;
+  if (!kernels().remembered(r)) throw std::bad_alloc();
 }
 
 // oasis/names.def for Python: names by what they are of, and the options as (name, kind).
@@ -189,6 +235,9 @@ PYBIND11_MODULE(_core, m) {
   m.attr("MAX_EXACT") = kMaxExact;
   m.attr("NAMES") = oasis::names();
   m.def("gram", &oasis::gram);
+  m.def("sketch", &oasis::sketch);
+  m.def("remembered", &oasis::remembered);
+  m.def("remember", &oasis::remember_at);
   m.def("siren", &oasis::siren_at);
   m.def("mean_field_sum", &oasis::mean_field_sum);
   m.def("oris", &oasis::oris_step);

@@ -32,6 +32,42 @@ def gram(
     out: int,
     /,
 ) -> None: ...
+def sketch(
+    data: int,
+    dtype: str,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    first: int,
+    dim: int,
+    seed: int,
+    exact: bool,
+    out: int,
+    /,
+) -> None: ...
+def remembered(
+    *,
+    gram: int,
+    sketch: int,
+    valid: int,
+    memory: int,
+    counters: int,
+    n: int,
+    capacity: int,
+    width: int,
+    ridge: float,
+    left: int,
+    scaled: int,
+) -> None: ...
+def remember(
+    sketch: int,
+    mask: int,
+    n: int,
+    width: int,
+    counters: int,
+    memory: int,
+    capacity: int,
+    /,
+) -> None: ...
 def siren(
     gram: int,
     valid: int,
@@ -95,6 +131,12 @@ def head_block(
     weighted: int,
     squares: int,
     factor: int,
+    sketch: int,
+    sketch_rows: int,
+    sketches: int,
+    buckets: int,
+    signs: int,
+    vocabulary: int,
 ) -> None: ...
 def head_rescale(products: int, factor: int, tokens: int, float64: bool, /) -> None: ...
 def head_reduce(
@@ -121,6 +163,7 @@ def cuda_device_count() -> int: ...
 
 CUDA_ONE_LAUNCH: int
 CUDA_MAX_SAMPLES: int
+CUDA_MAX_SKETCH_SAMPLES: int
 
 class _Gram(TypedDict):
     data: int
@@ -146,6 +189,47 @@ class _Siren(TypedDict):
     order: int
     workspace: int
     workspace_bytes: int
+    device: int
+
+class _Sketch(TypedDict):
+    data: int
+    dtype: str
+    samples: int
+    columns: int
+    row_stride: int
+    first: int
+    dim: int
+    seed: int
+    exact: bool
+    out: int
+    workspace: int
+    workspace_bytes: int
+    device: int
+
+class _Memory(TypedDict):
+    gram: int
+    sketch: int
+    valid: int
+    memory: int
+    counters: int
+    n: int
+    capacity: int
+    width: int
+    ridge: float
+    left: int
+    scaled: int
+    workspace: int
+    workspace_bytes: int
+    device: int
+
+class _Remember(TypedDict):
+    sketch: int
+    mask: int
+    counters: int
+    n: int
+    width: int
+    capacity: int
+    memory: int
     device: int
 
 class _Oris(TypedDict):
@@ -176,3 +260,8 @@ def cuda_siren_workspace(**arguments: Unpack[_Siren]) -> int: ...
 def cuda_siren(*, stream: int, **arguments: Unpack[_Siren]) -> None: ...
 def cuda_oris(*, stream: int, **arguments: Unpack[_Oris]) -> None: ...
 def cuda_select(*, stream: int, **arguments: Unpack[_Select]) -> bool: ...
+def cuda_sketch_workspace(**arguments: Unpack[_Sketch]) -> int: ...
+def cuda_sketch(*, stream: int, **arguments: Unpack[_Sketch]) -> None: ...
+def cuda_remembered_workspace(**arguments: Unpack[_Memory]) -> int: ...
+def cuda_remembered(*, stream: int, **arguments: Unpack[_Memory]) -> None: ...
+def cuda_remember(*, stream: int, **arguments: Unpack[_Remember]) -> None: ...

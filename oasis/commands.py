@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from oasis.lab.compare import Grid
     from oasis.lab.compare.config import Cell
     from oasis.lab.config import RunConfig
+    from oasis.lab.settings import Settings
 
 Overrides = Annotated[
     list[str] | None,
@@ -131,6 +132,27 @@ def oasis(
     pass
 
 
+def _settings_of_runs(show: bool) -> None:
+    if show:
+        from oasis.lab.config import RunConfig
+
+        _print_settings(RunConfig)
+
+
+def _settings_of_grids(show: bool) -> None:
+    if show:
+        from oasis.lab.compare.config import Entry, Grid
+
+        _print_settings(Grid, Entry)
+
+
+def _print_settings(*models: type[Settings]) -> None:
+    from oasis.lab.settings.reference import text
+
+    print("\n\n".join(map(text, models)))
+    raise typer.Exit
+
+
 @app.command()
 def train(
     config: Annotated[
@@ -158,6 +180,12 @@ def train(
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier run of the same name.")
+    ] = False,
+    help_settings: Annotated[
+        bool,
+        typer.Option(
+            "--help-settings", callback=_settings_of_runs, is_eager=True, help="List all settings."
+        ),
     ] = False,
 ) -> None:
     """Train a language model on the samples that a policy selects, of tasks or of your own rows.
@@ -203,7 +231,8 @@ def _settings(config: str | None, changes: list[str], given: dict[str, object]) 
     """The settings of a run: those of the file, then `key=value`, then options."""
     with one_line():
         from oasis.lab import preflight, strict_yaml
-        from oasis.lab.config import RunConfig, override
+        from oasis.lab.config import RunConfig
+        from oasis.lab.settings import override
     named = [f"{key}=" for key in given]
     with one_line(ValueError, TypeError, OSError):
         if config is None:
@@ -257,17 +286,17 @@ def select(
     say(quiet, "loading")
     with one_line():
         from oasis.lab import screen
-        from oasis.lab.config import override
         from oasis.lab.data.own.settings import DataSettings
         from oasis.lab.select import SelectSettings
         from oasis.lab.select import select as select_rows
+        from oasis.lab.settings import override
     with one_line(ValueError, TypeError, OSError):
         given = override({}, options or ())
         rows = given.pop("data", {})
         given |= {} if remember is None else {"remember": remember}
         settings = SelectSettings(
             model=model,
-            data=DataSettings.parse({"path": data, **rows}),
+            data=DataSettings.from_mapping({"path": data, **rows}),
             out=out,
             ratio=ratio,
             policy=policy,
@@ -329,6 +358,12 @@ def compare(
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Tables and report.html at the end.")
     ] = True,
+    help_settings: Annotated[
+        bool,
+        typer.Option(
+            "--help-settings", callback=_settings_of_grids, is_eager=True, help="List all settings."
+        ),
+    ] = False,
 ) -> None:
     """Run policies x ratios x seeds x task orders side by side, and compare them.
 

@@ -199,6 +199,7 @@ def backends(device_type: str) -> dict[str, tuple[str, str]]:
             "head_gram": (f"{cpu} + torch GEMM", head[1]) if head[0] == "compiled" else head,
             "siren": compiled,
             "oris": compiled,
+            "memory": compiled,
         }
     without = "this build has no CUDA kernels (OASIS_CUDA=ON insists on them)"
     built = f"compiled for {_core.build_info()['cuda_architectures']}"
@@ -210,4 +211,5 @@ def backends(device_type: str) -> dict[str, tuple[str, str]]:
         "head_gram": describe_head("cuda"),
         "siren": (name, one if launch.BUILT else copied),
         "oris": (name, built if launch.BUILT else copied),
+        "memory": (name, built if launch.BUILT else f"sketches copied; {without}"),
     }

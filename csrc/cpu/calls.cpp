@@ -1,5 +1,6 @@
 #include "cpu/calls.h"
 
+#include <algorithm>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -58,6 +59,17 @@ int64_t siren(const SirenCall& call) {
     call.adjusted[kept[pick]] = adjusted[pick];
   }
   return made;
+}
+
+void remember(const double* sketch, const bool* mask, int64_t n, int64_t width, int64_t selected,
+              double* memory, int64_t capacity) {
+  int64_t count = 0, k = 0;
+  for (int64_t i = 0; i < n; ++i) count += mask[i];
+  for (int64_t i = 0; i < n; ++i) {
+    if (!mask[i]) continue;
+    const int64_t slot = memory_slot(selected, count, k++, capacity);
+    if (slot >= 0) std::copy_n(sketch + i * width, width, memory + slot * width);
+  }
 }
 
 }  // namespace oasis

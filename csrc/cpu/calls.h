@@ -26,4 +26,9 @@ struct SirenCall {
 // std::bad_alloc, and std::invalid_argument for more samples than the exact rule takes.
 int64_t siren(const SirenCall&);
 
+// Copies the masked rows of sketch [n, width] into the ring memory [capacity, width], after
+// `selected` samples of the stream, these among them.
+void remember(const double* sketch, const bool* mask, int64_t n, int64_t width, int64_t selected,
+              double* memory, int64_t capacity);
+
 }  // namespace oasis

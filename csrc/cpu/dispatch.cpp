@@ -13,7 +13,10 @@ namespace oasis {
   void head_block(const HeadBlock&, bool);                                           \
   void head_rescale(void*, const double*, int64_t, bool);                            \
   void head_reduce(const HeadReduce&, bool);                                         \
-  constexpr Kernels table{#isa, gram, siren, head_block, head_rescale, head_reduce}; \
+  bool sketch(const StridedSamples&, const SketchPlan&, double*);                    \
+  bool remembered(const Remembered&);                                                \
+  constexpr Kernels table{#isa,         gram,        siren,  head_block,             \
+                          head_rescale, head_reduce, sketch, remembered};            \
   }
 
 OASIS_DECLARE(baseline)

@@ -6,6 +6,7 @@
 // entry: at most (kRun + 1) 2^-24 sum_p |g_ip g_jp| = 2e-6 of it, about 1e-7 in practice.
 // float64 input is summed in float64 throughout.
 #include "cpu/kernels.h"
+#include "cpu/pack.h"
 #include "cpu/scratch.h"
 #include "cpu/vec.h"
 
@@ -23,83 +24,6 @@ constexpr int kTileRows = 4, kTileColumns = 4;  // 16 accumulators and 8 operand
 constexpr int kTileRows = 2, kTileColumns = 4;
 #endif
 constexpr int kRowBlock = 4;  // rows are padded to a multiple of it, which both tile sides divide
-
-static inline float widen(uint16_t bits) {  // bfloat16
-  const uint32_t word = uint32_t(bits) << 16;
-  float value;
-  __builtin_memcpy(&value, &word, 4);
-  return value;
-}
-
-// float16 bits to float without hardware support: exponent rebias, subnormals by a subtraction.
-static inline float half_to_float(uint16_t bits) {
-  const uint32_t sign = uint32_t(bits & 0x8000u) << 16, rest = bits & 0x7fffu;
-  uint32_t word = (rest << 13) + (rest >= 0x7c00u ? (255u - 31u) << 23 : 112u << 23);
-  float value;
-  if (rest < 0x400u) {
-    word = (rest << 13) + (113u << 23);
-    __builtin_memcpy(&value, &word, 4);
-    value -= 6.103515625e-05f;
-    __builtin_memcpy(&word, &value, 4);
-  }
-  word |= sign;
-  __builtin_memcpy(&value, &word, 4);
-  return value;
-}
-
-// `count` elements along a stride, converted to the accumulation type.
-template <typename T>
-void convert(const StridedSamples& s, int64_t offset, int64_t stride, int64_t count, T* out) {
-  switch (s.dtype) {
-    case DType::float32: {
-      const float* p = static_cast<const float*>(s.data) + offset;
-      for (int64_t i = 0; i < count; ++i) out[i] = T(p[i * stride]);
-      break;
-    }
-    case DType::float64: {
-      const double* p = static_cast<const double*>(s.data) + offset;
-      for (int64_t i = 0; i < count; ++i) out[i] = T(p[i * stride]);
-      break;
-    }
-    case DType::bfloat16: {
-      const uint16_t* p = static_cast<const uint16_t*>(s.data) + offset;
-      if (stride == 1)
-        for (int64_t i = 0; i < count; ++i) out[i] = T(widen(p[i]));
-      else
-        for (int64_t i = 0; i < count; ++i) out[i] = T(widen(p[i * stride]));
-      break;
-    }
-    case DType::float16: {
-      const uint16_t* p = static_cast<const uint16_t*>(s.data) + offset;
-      if (stride == 1)
-        for (int64_t i = 0; i < count; ++i) out[i] = T(half_to_float(p[i]));
-      else
-        for (int64_t i = 0; i < count; ++i) out[i] = T(half_to_float(p[i * stride]));
-      break;
-    }
-  }
-}
-
-// Columns [begin, begin + count) of sample `row`, in logical order, whatever the strides.
-template <typename T>
-void pack(const StridedSamples& s, int64_t row, int64_t begin, int64_t count, T* out) {
-  const int inner = s.dims - 1;
-  const int64_t run = s.sizes[inner];
-  int64_t position = begin % run, outer = begin / run;
-  while (count > 0) {
-    int64_t offset = row * s.sample_stride, rest = outer;
-    for (int d = inner - 1; d >= 0; --d) {
-      offset += rest % s.sizes[d] * s.strides[d];
-      rest /= s.sizes[d];
-    }
-    const int64_t take = run - position < count ? run - position : count;
-    convert(s, offset + position * s.strides[inner], s.strides[inner], take, out);
-    out += take;
-    count -= take;
-    position = 0;
-    ++outer;
-  }
-}
 
 // Sums of one tile, kept as vectors of doubles until the very end.
 constexpr int kLanes = Vector<double>::lanes;

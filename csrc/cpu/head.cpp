@@ -37,6 +37,7 @@ struct TokenLanes {
   const int64_t first;
   const int live;
   T* const z;
+  T* const sketch;                // of these tokens, rows kPanel apart
   V peak, limit, top;             // of the logits, after the cap
   V raw_top;                      // before the cap; used with one alone
   V ridge, ridge_limit, highest;  // of log(p f); used with a soft cap alone
@@ -46,7 +47,10 @@ struct TokenLanes {
       : b(block),
         first(begin),
         live(kWhole ? lanes : int(block.tokens - begin)),
-        z(static_cast<T*>(block.logits) + begin) {
+        z(static_cast<T*>(block.logits) + begin),
+        sketch(block.sketches ? static_cast<T*>(block.sketch) +
+                                    begin / kPanel * block.sketch_rows * kPanel + begin % kPanel
+                              : nullptr) {
     top = raw_top = highest = V{} - T(HUGE_VAL);
     sums = weights = squares = V{};
     peak = ridge = V{};
@@ -112,6 +116,8 @@ struct TokenLanes {
         b.factor[t] *= factor;
         b.ridge[t] = double(entry_top);
         for (int64_t v = 0; v < seen; ++v) z[v * b.column_stride + i] *= T(factor);
+        if (b.sketches)
+          for (int64_t r = 0; r < b.sketch_rows; ++r) sketch[r * kPanel + i] *= T(factor);
       }
       if (top[i] > limit[i]) {
         const double grown = double(top[i]) - b.peak[t], factor = ::exp(-grown);
@@ -171,7 +177,18 @@ struct TokenLanes {
       sums += e;
       weights -= e > T(0) ? e * above : V{};  // a logit of -inf weighs nothing
       squares += e * e;
-      put(v + k, kCap ? vexp(difference(entries[k], ridge)) : e);
+      const V entry = kCap ? vexp(difference(entries[k], ridge)) : e;
+      put(v + k, entry);
+      add_to_sketches(b.first + v + k, entry);
+    }
+  }
+
+  // A panel is padded to whole vectors, and entries of absent tokens are zero.
+  void add_to_sketches(int64_t position, V entry) {
+    for (int64_t k = 0; k < b.sketches; ++k) {
+      const int64_t at = k * b.vocabulary + position;
+      T* sums = sketch + int64_t(b.buckets[at]) * kPanel;
+      store(sums, load<V>(sums) + entry * static_cast<const T*>(b.signs)[at]);
     }
   }
 

@@ -3,11 +3,14 @@
 #pragma once
 #include <cstdint>
 
+#include "oasis/memory.h"
 #include "oasis/names.h"
+#include "oasis/sketch.h"
 
 namespace oasis {
 
 constexpr int kMaxDims = 8;
+constexpr int kPanel = 16;     // tokens whose sketches lie side by side; vectors are no wider
 constexpr int kMaxExact = 30;  // subsets need 8 bytes x 2^(N-2): 2 GiB at 30
 
 // N samples of any strided layout; sizes and strides (in elements) are those of one sample,
@@ -37,6 +40,12 @@ struct HeadBlock {
   // e = exp(z - peak), of e (peak - z) and of e^2, and the factor by which earlier products must
   // shrink.
   double *peak, *ridge, *maximum, *label_logit, *sum, *weighted, *squares, *factor;
+  // Count sketches of E: entry v goes with signs[k, v] to row buckets[k, v], k < sketches.
+  void* sketch;  // [panels, sketch_rows, kPanel], relative to the ridge
+  int64_t sketch_rows, sketches;
+  const int32_t* buckets;  // [sketches, vocabulary]
+  const void* signs;       // [sketches, vocabulary]
+  int64_t vocabulary;
 };
 
 struct HeadReduce {
@@ -66,6 +75,10 @@ struct Kernels {
   void (*head_block)(const HeadBlock&, bool float64);
   void (*head_rescale)(void* products, const double* factor, int64_t tokens, bool float64);
   void (*head_reduce)(const HeadReduce&, bool float64);
+  // Adds the samples' sketches to out [N, dim]. False where memory for it is lacking.
+  bool (*sketch)(const StridedSamples&, const SketchPlan&, double* out);
+  // False where memory for it is lacking.
+  bool (*remembered)(const Remembered&);
 };
 
 const Kernels& kernels();     // the best that this processor runs

@@ -7,6 +7,7 @@ All launches go to the current stream of the tensors' device and nothing synchro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -15,6 +16,8 @@ from oasis.kernels.triton.head_epilogue import epilogue_kernel
 from oasis.kernels.triton.head_products import products_kernel
 from oasis.kernels.triton.head_reduce import reduce_kernel
 from torch import Tensor
+
+from oasis.gram.tensor_sketch import VocabularySketch
 
 
 def _up(x: int, step: int) -> int:
@@ -31,6 +34,7 @@ class Epilogue:
         scale: float,
         softcap: float,  # 0 means none
         dtype: torch.dtype,  # of hidden and weight
+        sketches: Sequence[VocabularySketch] = (),
         blocks: Blocks | None = None,
     ):
         self.labels, self.label_index, self.distinct = labels, label_index, distinct
@@ -49,6 +53,8 @@ class Epilogue:
         self.factor = zeros.new_zeros(self.side, dtype=torch.float32)
         self.gathers = self.factor.new_empty((tokens, distinct.numel()))
         self.entries = None
+        self.tables = sketches
+        self.sums = [self.gathers.new_zeros((tokens, s.dim)) for s in sketches]
 
     def vocabulary_block(self) -> int:
         return self.blocks.vocabulary_block(self.labels.numel())
@@ -95,6 +101,14 @@ class Epilogue:
                 num_warps=blocks.column_warps,
                 maxnreg=blocks.column_registers,
             )
+        for table, sums in zip(self.tables, self.sums, strict=True):
+            entries = self.entries[:, :tokens, :columns].float().sum(0)
+            sums *= self.factor[:tokens].unsqueeze(1)
+            table.add(sums, entries, first)
+
+    def sketched(self) -> list[Tensor]:
+        """Per table, [T, m]: the sketch of E so far, relative to the ridge as it stands."""
+        return self.sums
 
     def add_products(self, products: Tensor, logits: Tensor) -> None:
         """products <- factor products factor^T + E E^T, E what `block` made of these logits."""

@@ -86,7 +86,12 @@ def check_head(
 
 
 def check_method(
-    method: str, reduction: str, sketch_dim: int, seed: int, vocab_range: tuple[int, int] | None
+    method: str,
+    reduction: str,
+    sketch_dim: int,
+    seed: int,
+    sketch: int,
+    vocab_range: tuple[int, int] | None,
 ) -> None:
     """The options of the computation."""
     if reduction not in ("mean", "sum"):
@@ -98,6 +103,7 @@ def check_method(
         raise ValueError(f"method: got {method!r} with vocab_range, expected 'ghost' or 'auto'")
     check_count("sketch_dim", sketch_dim, 16)
     check_count("seed", seed)
+    check_count("sketch", sketch, bits=31)
 
 
 def _check_range(vocab_range: tuple[int, int], rows: int) -> None:

@@ -15,7 +15,7 @@ from oasis.gram.cost import METHODS
 from oasis.gram.problem import Problem
 from oasis.gram.regimes import ghost
 from oasis.gram.regimes.instantiate import instantiate
-from oasis.gram.regimes.sketch import sketch
+from oasis.gram.regimes.sketch import from_sketches
 from oasis.operators.library import implement
 
 
@@ -29,6 +29,7 @@ def _problem(
     softcap: float,
     scale: float,
     mean: bool,
+    sketch: tuple[int, int],
     first: int = 0,
     ghost: bool = False,
 ) -> Problem:
@@ -40,6 +41,7 @@ def _problem(
     problem = Problem.of(hidden, labels, sample, num_samples, *head)
     if problem.tokens.numel() != num_samples:
         raise ValueError(f"sample: got {int(sample.max())}, expected 0 to {num_samples - 1}")
+    problem.sketch, problem.first = sketch, first
     if first:  # of those with a label: one shifted by `first` may be -100 itself
         problem.labels -= first
     return problem
@@ -50,7 +52,8 @@ def _nothing(problem: Problem) -> tuple[Tensor, ...]:
     n, like = problem.tokens.numel(), problem.hidden
     zeros = [like.new_zeros(n, dtype=torch.float64) for _ in range(3)]
     gram = like.new_zeros((n, n), dtype=torch.float64)
-    return gram, *zeros, torch.zeros_like(problem.tokens), problem.tokens
+    sketch = like.new_zeros((n, problem.sketch[0]), dtype=torch.float64)
+    return gram, *zeros, torch.zeros_like(problem.tokens), problem.tokens, sketch
 
 
 @implement("head_gram", "CPU", "CUDA")
@@ -67,19 +70,21 @@ def head_gram_blocks(
     method: str = "ghost",
     sketch_dim: int = 4096,
     seed: int = 0,
+    sketch: int = 0,
 ) -> tuple[Tensor, ...]:
-    """(gram [N, N], loss, entropy, el2n, correct, tokens [N]); `softcap` 0 means none."""
+    """(gram [N, N], loss, entropy, el2n, correct, tokens [N], sketch [N, `sketch`]); `softcap` 0
+    means none."""
     if method not in METHODS:
         raise ValueError(f"method: got {method!r}, expected one of {', '.join(METHODS)}")
-    head = bias, softcap, scale, mean
+    head = bias, softcap, scale, mean, (sketch, seed)
     problem = _problem(hidden, weight, labels, sample, num_samples, *head, ghost=method == "ghost")
     if problem.labels.numel() == 0:
         return _nothing(problem)
     if method == "ghost":
-        return ghost.finish(problem, *ghost.visit(problem))
+        return ghost.whole(problem)
     if method == "instantiate":
         return instantiate(problem)
-    return sketch(problem, sketch_dim, seed)
+    return from_sketches(problem, sketch_dim, seed)
 
 
 @implement("head_partial", "CPU", "CUDA")
@@ -94,9 +99,12 @@ def head_partial_blocks(
     scale: float,
     mean: bool,
     first: int,
+    seed: int = 0,
+    sketch: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Of `vocab_range=`: (products, inner, gathers, token, labels, tokens)."""
-    head = bias, softcap, scale, mean
+    """Of `vocab_range=`: (products, inner, gathers, token, deltas, hidden, labels, tokens), where
+    deltas and hidden [T, `sketch`] are sketches of E and of h."""
+    head = bias, softcap, scale, mean, (sketch, seed)
     problem = _problem(hidden, weight, labels, sample, num_samples, *head, first)
     return *ghost.partial(problem), problem.labels + first, problem.tokens
 
@@ -105,14 +113,18 @@ def _check_parts(
     products: Sequence[Tensor],
     gathers: Sequence[Tensor],
     token: Sequence[Tensor],
+    deltas: Sequence[Tensor],
     inner: Tensor,
+    hidden: Tensor,
     labels: Tensor,
     tokens: Tensor,
 ) -> None:
     """Types, shapes and devices of what `merge_parts` takes."""
-    if not len(products) == len(gathers) == len(token) >= 1:
-        counts = len(products), len(gathers), len(token)
-        raise ValueError(f"products, gathers, token: got {counts} parts, expected equally many")
+    counts = len(products), len(gathers), len(token), len(deltas)
+    if not 1 <= min(counts) == max(counts):
+        raise ValueError(
+            f"products, gathers, token, deltas: got {counts} parts, expected equally many"
+        )
     device, count = inner.device, labels.numel()
     check_buffer("labels", labels, torch.int64, (count,), device)
     check_buffer("tokens", tokens, torch.int64, (tokens.numel(),), device)
@@ -120,7 +132,10 @@ def _check_parts(
     if int(tokens.sum()) != count or (tokens < 0).any():
         raise ValueError(f"tokens: got {tokens.tolist()}, expected counts that add to {count}")
     distinct = labels.unique().numel()
-    for i, (product, at_labels, state) in enumerate(zip(products, gathers, token, strict=True)):
+    check_buffer("hidden", hidden, inner.dtype, (count, hidden.shape[-1]), device)
+    parts = zip(products, gathers, token, deltas, strict=True)
+    for i, (product, at_labels, state, delta) in enumerate(parts):
+        check_buffer(f"deltas[{i}]", delta, inner.dtype, hidden.shape, device)
         check_buffer(f"products[{i}]", product, inner.dtype, (count, count), device)
         check_buffer(f"gathers[{i}]", at_labels, inner.dtype, (count, distinct), device)
         fields = len(FIELDS)
@@ -132,24 +147,30 @@ def head_merge_blocks(
     products: Sequence[Tensor],
     gathers: Sequence[Tensor],
     token: Sequence[Tensor],
+    deltas: Sequence[Tensor],
     inner: Tensor,
+    hidden: Tensor,
     labels: Tensor,
     tokens: Tensor,
     softcap: float,
     scale: float,
     mean: bool,
+    seed: int = 0,
 ) -> tuple[Tensor, ...]:
     """Outputs as of `head_gram` from the parts of the vocabulary."""
-    _check_parts(products, gathers, token, inner, labels, tokens)
-    products, gathers = ([x.contiguous() for x in each] for each in (products, gathers))
-    inner = inner.contiguous()
+    _check_parts(products, gathers, token, deltas, inner, hidden, labels, tokens)
+    lists = products, gathers, deltas
+    products, gathers, deltas = ([x.contiguous() for x in each] for each in lists)
+    inner, hidden = inner.contiguous(), hidden.contiguous()
     owner = torch.repeat_interleave(tokens)
     backend = choose(inner.device, inner.dtype)[0]
     backend = "torch" if backend == "triton" else backend
     # What came of hidden states and head is in the parts: `inner` stands for both, for its type. An
     # output may not be an input, and the counts are both.
     of = inner, labels, owner, tokens.clone()
-    problem = Problem(*of, inner, None, softcap, scale, mean, backend)
+    sketch = hidden.shape[1], seed
+    problem = Problem(*of, inner, None, softcap, scale, mean, backend, sketch)
     if labels.numel() == 0:
         return _nothing(problem)
-    return ghost.merge(problem, list(zip(products, gathers, token, strict=True)), inner)
+    parts = [ghost.Part(*x) for x in zip(products, gathers, token, deltas, strict=True)]
+    return ghost.merge(problem, parts, inner, hidden)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,14 @@ from torch import Tensor
 from oasis.gram.algebra import segment_sum
 from oasis.gram.backends.choice import epilogue_type
 from oasis.gram.backends.epilogue import Epilogue
+from oasis.gram.results import Results
+from oasis.gram.tensor_sketch import (
+    VocabularySketch,
+    WidthSketch,
+    sample_sketches,
+    vocabulary_sketch,
+    width_sketch,
+)
 from oasis.names import IGNORED
 
 BLOCK_ELEMENTS = 4 << 20  # numbers in one block of logits (16 MiB in float32)
@@ -36,6 +44,8 @@ class Problem:
     scale: float
     mean: bool
     backend: str  # of the epilogue: "compiled", "torch" or "triton"
+    sketch: tuple[int, int] = (0, 0)  # numbers of each sample's sketch (0: none), and their seed
+    first: int = 0  # position in the vocabulary of the first row of `weight`
 
     @classmethod
     def of(
@@ -70,13 +80,35 @@ class Problem:
             backend,
         )
 
-    def epilogue(self, rows: slice = slice(None), gathers: bool = True) -> Epilogue:
-        """A fresh epilogue for these tokens; `gathers` keeps E at everybody's label."""
+    def vocabulary_sketch(self, dim: int, seed: int) -> VocabularySketch:
+        """The tables for the rows of the head that are here."""
+        like = self.hidden
+        last = self.first + self.weight.shape[0]
+        tables = vocabulary_sketch(last, dim, seed, like.dtype, like.device)
+        return replace(tables, start=self.first)
+
+    def width_sketch(self, dim: int, seed: int) -> WidthSketch:
+        """The tables for h."""
+        like = self.hidden
+        return width_sketch(like.shape[1], dim, seed, like.dtype, like.device)
+
+    def asked_sketches(self) -> list[VocabularySketch]:
+        """The tables of the sketch that is asked for beside K: of none or one."""
+        return [self.vocabulary_sketch(*self.sketch)] if self.sketch[0] else []
+
+    def epilogue(
+        self,
+        rows: slice = slice(None),
+        gathers: bool = True,
+        sketches: Sequence[VocabularySketch] = (),
+    ) -> Epilogue:
+        """A fresh epilogue for these tokens; `gathers` keeps E at everybody's label, `sketches`
+        are the tables that E is sketched by."""
         labels = self.labels[rows].contiguous()
         distinct, index = torch.unique(labels, sorted=True, return_inverse=True)
         if not gathers:
             distinct = distinct[:0]
-        arguments = self.bias, self.scale, self.softcap, self.hidden.dtype
+        arguments = self.bias, self.scale, self.softcap, self.hidden.dtype, sketches
         return epilogue_type(self.backend)(labels, index, distinct, *arguments)
 
     def blocks(self, hidden: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
@@ -140,26 +172,28 @@ class Problem:
         # log(1 - tanh^2): of a saturated logit 1 - (z / cap)^2 has no digit left.
         return self.softcap * x.tanh(), 2 * (math.log(2) - x.abs() - (2 + u).log())
 
-    def outputs(self, gram: Tensor, metrics: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What the operator returns, from the Gram matrix and per-token metrics."""
+    def sketches(self, epilogue: Epilogue) -> tuple[Tensor, Tensor]:
+        """Those asked for, [T, m] of E (as far as the epilogue has seen) and of h; m 0: none."""
+        if not self.sketch[0]:
+            nothing = self.hidden.new_empty((self.hidden.shape[0], 0))
+            return nothing, nothing.clone()
+        (deltas,) = epilogue.sketched()
+        return deltas, self.width_sketch(*self.sketch)(self.hidden)
+
+    def sample_sketches(self, deltas: Tensor, hidden: Tensor, r: Results) -> Tensor:
+        """[N, m] float64 from what `sketches` gives after the whole vocabulary."""
+        if not self.sketch[0]:
+            return r.tilt.new_empty((self.tokens.numel(), 0))
+        last = int(self.labels.max()) + 1  # a merged head has no rows
+        tables = vocabulary_sketch(last, *self.sketch, deltas.dtype, deltas.device)
+        of_tokens = self.labels, self.owner, r, self.tokens
+        sketches, unit = sample_sketches(tables, deltas, hidden, *of_tokens)
+        return sketches.double() * unit.unsqueeze(1)
+
+    def outputs(
+        self, gram: Tensor, metrics: tuple[Tensor, ...], sketch: Tensor
+    ) -> tuple[Tensor, ...]:
+        """What the operator returns, from the Gram matrix, per-token metrics and sketches."""
         # Tokens of a sample are neighbours: a sum per segment, in the same order on every device.
         loss, entropy, el2n, correct = (segment_sum(x, self.tokens) for x in metrics)
-        return gram, loss, entropy, el2n, correct.long(), self.tokens
-
-
-@dataclass
-class Results:
-    """Per token: its share of the metrics, and delta_t = tilt (lift E_t - pull e_{y_t})."""
-
-    metrics: tuple[Tensor, ...]  # loss, entropy, el2n, correct
-    base: Tensor  # log of the unit that lift and pull are taken in
-    lift: Tensor  # exp(ridge - base), at most 1
-    tilt: Tensor  # c_t x scale x exp(base - log-sum-exp)
-    pull: Tensor  # the label column's share, at most 1 however confident the token
-
-
-def unit_tilts(tilt: Tensor, owner: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-    """Tilts over the largest of their sample, and those: their squares may underflow float32."""
-    top = tilt.new_zeros(samples).scatter_reduce(0, owner, tilt.abs(), "amax")
-    top = torch.where(top == 0, 1.0, top)
-    return tilt / top[owner], top
+        return gram, loss, entropy, el2n, correct.long(), self.tokens, sketch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,6 +21,9 @@ class HeadGram:
         tokens: [N] int64, label tokens.
         reduction: "mean" or "sum", over the tokens of a sample.
         method: the regime used: "ghost", "instantiate" or "sketch".
+        sketch: [N, S] float64, a sketch of each gradient (`head_gram(sketch=S)`), or None: inner
+            products of sketches estimate those of the gradients, those of other calls with the same
+            head, S and seed as well. Zero without labels.
     """
 
     gram: Tensor
@@ -30,12 +34,20 @@ class HeadGram:
     tokens: Tensor
     reduction: str = "mean"
     method: str = "ghost"
+    sketch: Tensor | None = None
 
     @property
     def perplexity(self) -> Tensor:
         """[N] exp of the mean loss per label token; 1 without label tokens."""
         count = self.tokens.clamp(min=1) if self.reduction == "sum" else 1
         return (self.loss / count).exp()
+
+
+def gathered(results: Sequence[Tensor], reduction: str, method: str) -> HeadGram:
+    """What the operators return, with names."""
+    gram, loss, entropy, el2n, correct, tokens, sketch = results
+    known = sketch if sketch.shape[1] else None
+    return HeadGram(gram, loss, entropy, el2n, correct, tokens, reduction, method, known)
 
 
 @dataclass(frozen=True)
@@ -47,8 +59,9 @@ class HeadGramPartial:
         products, inner: [T, T] sums of E E^T, and h h^T; lower triangles.
         gathers: [T, L] E at every distinct label.
         token: [7, T] float64 running maxima and sums.
+        deltas, hidden: [T, S] sketches of E and of h; S is 0 where none are asked for.
         labels: [T] int64 of the label tokens, sample by sample; tokens: [N] int64, how many.
-        softcap (0: none), scale, reduction: as given.
+        softcap (0: none), scale, reduction, seed: as given.
     """
 
     vocab_range: tuple[int, int]
@@ -56,8 +69,11 @@ class HeadGramPartial:
     inner: Tensor
     gathers: Tensor
     token: Tensor
+    deltas: Tensor
+    hidden: Tensor
     labels: Tensor
     tokens: Tensor
     softcap: float
     scale: float
     reduction: str
+    seed: int

@@ -8,7 +8,7 @@ import torch
 
 from oasis import operators
 from oasis.checks import check_buffer
-from oasis.gram.types import HeadGram, HeadGramPartial
+from oasis.gram.types import HeadGram, HeadGramPartial, gathered
 
 
 def merge(partials: Sequence[HeadGramPartial]) -> HeadGram:
@@ -38,7 +38,7 @@ def merge(partials: Sequence[HeadGramPartial]) -> HeadGram:
             tensor = getattr(p, name)
             check_buffer(f"partials: {name}", tensor, torch.int64, None, tensor.device)
     for p in parts[1:]:
-        options = [(x.softcap, x.scale, x.reduction, x.products.dtype) for x in (one, p)]
+        options = [_options(x) for x in (one, p)]
         if options[0] != options[1]:
             raise ValueError(f"partials: got {options[1]} beside {options[0]}, expected equal ones")
         if p.labels.device != one.labels.device:
@@ -50,8 +50,14 @@ def merge(partials: Sequence[HeadGramPartial]) -> HeadGram:
         raise ValueError(
             f"partials: label {int(one.labels.max())} lies beyond the ranges' end {ranges[-1][1]}"
         )
-    sums = ([getattr(p, name) for p in parts] for name in ("products", "gathers", "token"))
+    lists = ("products", "gathers", "token", "deltas")
+    sums = ([getattr(p, name) for p in parts] for name in lists)
     mean = one.reduction == "mean"
-    tensors = one.inner, one.labels, one.tokens
-    results = operators.head_merge(*sums, *tensors, one.softcap, one.scale, mean)
-    return HeadGram(*results, one.reduction, "ghost")
+    tensors = one.inner, one.hidden, one.labels, one.tokens
+    results = operators.head_merge(*sums, *tensors, one.softcap, one.scale, mean, one.seed)
+    return gathered(results, one.reduction, "ghost")
+
+
+def _options(p: HeadGramPartial) -> tuple[object, ...]:
+    sketch = p.deltas.shape[-1], p.seed if p.deltas.shape[-1] else 0
+    return p.softcap, p.scale, p.reduction, p.products.dtype, *sketch

@@ -16,8 +16,8 @@ tokens:
   Gram matrix (its symmetric half); for gradients of LoRA weights a backward, which for the Gram
   matrix of the last block's ends there.
 
-Norms, activations, soft-max, the optimizer and the selection itself are left out (below 1 % in the
-models at hand), and so is evaluation.
+Norms, activations, soft-max, sketches, the optimizer and the selection itself are left out (below
+1 % in the models at hand), and so is evaluation.
 """
 
 from __future__ import annotations

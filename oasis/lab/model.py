@@ -58,6 +58,14 @@ def linear_names(model: nn.Module) -> list[str]:
     return sorted(names)
 
 
+def check_layers(model: nn.Module, layers: int | None) -> int:
+    """Number of the model's blocks; ValueError where LoRA is to be on more of them."""
+    total = model.config.get_text_config().num_hidden_layers
+    if layers is not None and not 1 <= layers <= total:
+        raise ValueError(f"lora_layers: got {layers}, expected null or 1 to {total}")
+    return total
+
+
 def attach_lora(
     model: nn.Module, *, rank: int, alpha: int | None, layers: int | None, seed: int
 ) -> nn.Module:
@@ -68,9 +76,7 @@ def attach_lora(
     """
     from peft import LoraConfig, get_peft_model
 
-    total = model.config.get_text_config().num_hidden_layers
-    if layers is not None and not 1 <= layers <= total:
-        raise ValueError(f"lora_layers: got {layers}, expected null or 1 to {total}")
+    total = check_layers(model, layers)
     top = None if layers in (None, total) else list(range(total - layers, total))
     config = LoraConfig(
         r=rank,

@@ -9,7 +9,6 @@ from oasis import policies
 from oasis.lab.config import RunConfig
 from oasis.lab.data import tasks
 from oasis.lab.data.own.rows import check_source
-from oasis.lab.data.own.settings import DataSettings
 from oasis.lab.device import choose_device, choose_dtype
 
 # A folder with a tokenizer has one of them; whether it is a good one shows when it is loaded.
@@ -24,6 +23,10 @@ def check(config: RunConfig) -> None:
     choose_dtype(config.dtype, choose_device(config.device))
     check_model(config.model)
     check_tasks(config)
+    if config.training:
+        from oasis.lab import arguments  # imports transformers, which takes seconds
+
+        arguments.check(config)
     try:
         policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
     except (TypeError, ValueError) as error:
@@ -43,7 +46,7 @@ def check_tasks(config: RunConfig) -> None:
 
 def check_data(config: RunConfig) -> None:
     """Files are there, and can be ones of rows."""
-    settings = DataSettings.parse(config.data)
+    settings = config.data
     if config.preset is not None:
         for name in settings.path:
             if not Path(name).is_dir():

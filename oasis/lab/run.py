@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -18,6 +18,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from oasis import policies
 from oasis.lab import strict_yaml
 from oasis.lab.accounts import accounts
+from oasis.lab.arguments import accumulation, training_arguments
 from oasis.lab.config import RunConfig, difference
 from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import (
@@ -27,7 +28,6 @@ from oasis.lab.record.checkpoints import (
     clean,
     erase,
     save_adapter,
-    scratch,
 )
 from oasis.lab.record.lock import locked, refuse_busy
 from oasis.lab.record.log import EVENTS, EventLog, end_event, read_events
@@ -36,6 +36,8 @@ from oasis.lab.workspace import Measured, Workspace
 from oasis.train import SelectionTrainer
 
 CONFIG = "config.yaml"
+
+logger = logging.getLogger(__name__)
 
 
 class Boundaries(TrainerCallback):
@@ -124,10 +126,11 @@ def run(
         for line in workspace.said:
             tqdm.write(line)
     stream = workspace.stream(config)
+    arguments = _arguments(config, workspace, stream, progress)
     with locked(config.directory):
         clean(config.directory)  # of what a kill left
         try:
-            return _run(config, policy, workspace, stream, progress)
+            return _run(config, policy, workspace, stream, arguments, progress)
         finally:
             with suppress(OSError):
                 clean(config.directory)
@@ -138,9 +141,11 @@ def _run(
     policy: policies.Policy,
     workspace: Workspace,
     stream: Stream,
+    arguments: TrainingArguments,
     progress: bool,
 ) -> RunResult:
-    directory = config.directory
+    directory, steps = config.directory, arguments.max_steps
+    boundaries = [end // accumulation(config) for end in stream.boundaries]
     if config.resume and end_event(directory / EVENTS) is not None:
         _refuse_changed(config)
         return result_of(config, read_events(directory / EVENTS))
@@ -150,18 +155,18 @@ def _run(
     earlier = spent(read_events(directory / EVENTS, offset)) if offset else 0.0
     with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
         if not offset:
-            _start(config, workspace, stream.boundaries, log)
+            _start(config, workspace, boundaries, log)
         else:
             _refuse_other_data(config, workspace, directory)
         started = time.perf_counter()
-        callback = Boundaries(config, workspace, stream.boundaries, checkpoints, log, progress)
-        for index, boundary in enumerate(stream.boundaries):
+        callback = Boundaries(config, workspace, boundaries, checkpoints, log, progress)
+        for index, boundary in enumerate(boundaries):
             # A first task too short for a batch ends before any training.
             if boundary == 0 and not offset:
                 callback.evaluate(model, 0, index)
         trainer = SelectionTrainer(
             model=model,
-            args=training_arguments(config, workspace, stream.steps, progress),
+            args=arguments,
             train_dataset=stream,
             data_collator=workspace.collator,
             processing_class=workspace.tokenizer,
@@ -173,7 +178,7 @@ def _run(
         trainer.add_callback(callback)
         if not progress:
             trainer.remove_callback(PrinterCallback)
-        last = min(stream.steps, config.stop_after or stream.steps)
+        last = min(steps, config.stop_after or steps)
         if checkpoint and checkpoint.step >= last:
             trainer.restore(str(checkpoint.folder))
         else:
@@ -181,7 +186,7 @@ def _run(
         counts = trainer.selection_counts
         sums = {"candidates": counts.candidates, "selected": counts.selected}
         sums["seconds"] = earlier + time.perf_counter() - started
-        if trainer.state.global_step == stream.steps:
+        if trainer.state.global_step == steps:
             sums["forward_seconds"] = _forward_seconds(config, workspace, model)
             save_adapter(model, directory)
             record = read_events(directory / EVENTS)
@@ -191,6 +196,22 @@ def _run(
             )  # fmt: skip
             log.sync()
         return result_of(config, read_events(directory / EVENTS), **sums)
+
+
+def _arguments(
+    config: RunConfig, workspace: Workspace, stream: Stream, progress: bool
+) -> TrainingArguments:
+    """The Trainer's arguments, of as many whole steps as the stream's batches make."""
+    steps, left = divmod(stream.steps, accumulation(config))
+    if steps == 0:
+        raise ValueError(
+            f"training.gradient_accumulation_steps: got {accumulation(config)}, expected at most "
+            f"the {stream.steps} candidate batches of the stream"
+        )
+    if left:
+        logger.warning("the last %d candidate batches are no whole step and left out", left)
+    cpu = workspace.device.type == "cpu"
+    return training_arguments(config, steps, cpu=cpu, progress=progress)
 
 
 def _refuse_foreign(directory: Path) -> None:
@@ -274,33 +295,6 @@ def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: 
         }
     )
     log.write(_evaluation(0, -1, workspace.zero_shot(), workspace.zero_shot_seconds))
-
-
-def training_arguments(
-    config: RunConfig, workspace: Workspace, steps: int, progress: bool
-) -> TrainingArguments:
-    """Optimizer, schedule, clipping and the rest of how a run of `steps` steps trains."""
-    return TrainingArguments(
-        output_dir=str(scratch(config.directory)),  # the callback takes checkpoints from there
-        max_steps=steps,
-        per_device_train_batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.lr_schedule,
-        lr_scheduler_kwargs={"num_decay_steps": config.decay_steps} if config.decay_steps else None,
-        warmup_steps=config.warmup_steps,
-        weight_decay=0.0,
-        optim="adamw_torch",
-        max_grad_norm=config.max_grad_norm,
-        logging_strategy="steps" if config.logging_steps else "no",
-        logging_steps=config.logging_steps or 1,
-        save_strategy="no",  # the callback asks for checkpoints, after its evaluation is recorded
-        report_to="none",
-        disable_tqdm=not (progress and sys.stderr.isatty()),
-        remove_unused_columns=False,
-        dataloader_pin_memory=False,
-        use_cpu=workspace.device.type == "cpu",
-        seed=config.seed,
-    )
 
 
 @torch.no_grad()

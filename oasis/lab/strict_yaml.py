@@ -22,15 +22,19 @@ _MERGE = type("Merge", (), {"__repr__": lambda self: "<<"})()  # of a plain `<<`
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, which by itself keeps the last of two equal keys."""
 
-    level = 0
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.place: list[str] = []  # of the node that is being read: ".run", "[0]"
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         event = self.peek_event()
-        if self.level >= MOST_LEVELS:
+        if len(self.place) >= MOST_LEVELS:
             raise _error(f"more than {MOST_LEVELS} levels", event.start_mark)
-        self.level += 1
+        self.place.append(f"[{index}]" if isinstance(index, int) else f".{_text_of(index)}")
         node = super().compose_node(parent, index)
-        self.level -= 1
+        if not hasattr(node, "setting"):  # an alias keeps the name of its anchor
+            node.setting = "".join(self.place).strip(".")
+        self.place.pop()
         if not isinstance(event, yaml.AliasEvent):
             self._measure(node)
         elif not hasattr(node, "values"):
@@ -95,7 +99,12 @@ class _Loader(yaml.SafeLoader):
             # What Python makes of it: a month 13, a number of 5,000 digits, `!!bool perhaps`.
             text = getattr(node, "value", "")
             shown = f"{text[:40]!r}" if isinstance(text, str) else node.tag
-            raise _error(f"{shown} cannot be read ({error})", node.start_mark) from error
+            name = f"{node.setting}: " if node.setting else ""
+            raise _error(f"{name}{shown} cannot be read ({error})", node.start_mark) from error
+
+
+def _text_of(key: yaml.Node | None) -> str:
+    return str(key.value) if isinstance(key, yaml.ScalarNode) else ""
 
 
 def _error(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
@@ -180,7 +189,9 @@ def _step(node: yaml.Node | None, part: str) -> tuple[int | None, yaml.Node | No
 
 
 def _text(path: str | Path) -> str:
+    content = Path(path).read_bytes()
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text in UTF-8 ({error})") from error
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: not a text in UTF-8 ({error})") from error

@@ -24,25 +24,9 @@ from oasis.lab.density import FeatureSpace
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.evaluate import choice_accuracy, generated_score, held_out_loss, pad_id
 from oasis.lab.preflight import check_model, check_tasks
+from oasis.lab.settings import Scope, names
 from oasis.train.batch.subbatch import right_padded
 from oasis.train.frozen.prefix import FrozenPrefix, freeze_below
-
-# Settings that a workspace is built from; runs that share one must agree on them.
-SHARED = (
-    *(
-        "data",
-        "preset",
-        "tasks",
-        "arrivals",
-        "repeats",
-        "off_task",
-        "off_task_share",
-        "data_seed",
-        "words",
-    ),
-    *("held_out", "boundary_held_out", "accuracy", "max_length", "eval_batch_size", "model"),
-    *("lora_layers", "cache_frozen", "cache_folder", "device", "dtype"),
-)
 
 
 @dataclass(frozen=True)
@@ -128,7 +112,7 @@ class Workspace:
         self.base = model
         self.collator = Collator(pad_id(tokenizer), "left")
         self.prefix: FrozenPrefix | None = None
-        total = model.config.get_text_config().num_hidden_layers
+        total = models.check_layers(model, config.lora_layers)
         if config.cache_frozen and config.lora_layers < total:
             self.prefix = freeze_below(
                 model,
@@ -155,7 +139,7 @@ class Workspace:
 
     def check(self, config: RunConfig) -> None:
         """ValueError where `config` differs from this workspace's in what they share."""
-        for name in SHARED:
+        for name in sorted(names(RunConfig, Scope.SHARED)):
             ours, theirs = getattr(self.config, name), getattr(config, name)
             if ours != theirs:
                 raise ValueError(f"workspace: has {name}={ours!r}, but the run has {theirs!r}")

@@ -10,22 +10,26 @@ import torch
 from torch import Tensor
 
 from oasis import _core
-from oasis.operators import cpu, cuda, launch, schemas  # noqa: F401  (what they register)
+from oasis.operators import cpu, cuda, launch, memory, schemas  # noqa: F401  (what they register)
 
 Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 Five: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-Six: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Seven: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Eight: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 # The operators themselves, with nothing around them at a call. What they take is in their schemas,
 # which torch checks, so the results alone are typed here.
 grad_gram: Callable[[Sequence[Tensor]], Tensor] = torch.ops.oasis.grad_gram
+grad_sketch: Callable[[Sequence[Tensor], int, int], Tensor] = torch.ops.oasis.grad_sketch
+remembered: Callable[..., tuple[Tensor, Tensor]] = torch.ops.oasis.remembered
+remember_: Callable[[Tensor, Tensor, Tensor, Tensor], None] = torch.ops.oasis.remember_
 siren: Callable[..., tuple[Tensor, Tensor]] = torch.ops.oasis.siren
 oris_: Callable[..., Three] = torch.ops.oasis.oris_
 oris_stop: Callable[..., Tensor] = torch.ops.oasis.oris_stop
 siren_oris_: Callable[..., Five] = torch.ops.oasis.siren_oris_
-head_gram: Callable[..., Six] = torch.ops.oasis.head_gram
-head_partial: Callable[..., Six] = torch.ops.oasis.head_partial
-head_merge: Callable[..., Six] = torch.ops.oasis.head_merge
+head_gram: Callable[..., Seven] = torch.ops.oasis.head_gram
+head_partial: Callable[..., Eight] = torch.ops.oasis.head_partial
+head_merge: Callable[..., Seven] = torch.ops.oasis.head_merge
 
 _ISA = _core.build_info()["isa"]
 

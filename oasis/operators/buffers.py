@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from oasis.checks import check_buffer
+from oasis.checks import check_buffer, check_number
 from oasis.names import COUNTERS, STATISTICS
 
 CPU = torch.device("cpu")
@@ -81,3 +81,34 @@ def oris_inputs(
         read_buffer("adjusted", adjusted, torch.float64, shape, device),
         read_buffer("valid", valid, torch.bool, shape, device),
     )
+
+
+def memory_inputs(
+    sketch: Tensor, mask: Tensor, counters: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sketches [N, S] of N samples, a bool of each, and a Selector's counters, contiguous."""
+    if sketch.ndim != 2:
+        raise ValueError(f"sketch: got shape {list(sketch.shape)}, expected [N, S]")
+    return (
+        read_buffer("sketch", sketch, torch.float64, sketch.shape, device),
+        read_buffer("mask", mask, torch.bool, sketch.shape[:1], device),
+        read_buffer("counters", counters, torch.int64, (len(COUNTERS),), device),
+    )
+
+
+def memory_buffer(memory: Tensor, width: int, device: torch.device) -> Tensor:
+    """The ring [m, S] of remembered sketches, m >= 1."""
+    shape = (max(len(memory), 1) if memory.ndim else 1, width)
+    return written_buffer("memory", memory, torch.float64, shape, device)
+
+
+def remembered_inputs(
+    gram: Tensor, sketch: Tensor, valid: Tensor, memory: Tensor, counters: Tensor, ridge: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What `remembered` reads, contiguous: gram, sketch, valid, memory, counters."""
+    device = gram.device
+    check_number("ridge", ridge, 5e-324, float("inf"), "a finite number > 0")
+    sketch, valid, counters = memory_inputs(sketch, valid, counters, device)
+    n, width = sketch.shape
+    gram = read_buffer("gram", gram, torch.float64, (n, n), device)
+    return gram, sketch, valid, memory_buffer(memory, width, device), counters

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from oasis.checks import check_grads
-from oasis.operators import cpu, launch
-from oasis.operators.buffers import state_buffers
+from oasis.operators import cpu, launch, memory
+from oasis.operators.buffers import memory_buffer, memory_inputs, state_buffers
 from oasis.operators.library import implement
 
 
@@ -27,6 +27,35 @@ def _(grads: Sequence[Tensor]) -> Tensor:
             wide = columns.to(torch.promote_types(g.dtype, torch.float32))
             out += (wide @ wide.T).double()
     return out
+
+
+@implement("grad_sketch", "CUDA")
+def _(grads: Sequence[Tensor], dim: int, seed: int) -> Tensor:
+    exact = memory.check_sketch(grads, dim, seed)
+    if launch.BUILT and grads[0].shape[0] <= launch.MAX_SKETCH_SAMPLES:
+        return launch.grad_sketch(grads, dim, seed, exact)
+    return memory.grad_sketch([g.cpu() for g in grads], dim, seed).to(grads[0].device)
+
+
+@implement("remembered", "CUDA")
+def _(
+    gram: Tensor, sketch: Tensor, valid: Tensor, ring: Tensor, counters: Tensor, ridge: float
+) -> tuple[Tensor, Tensor]:
+    if launch.BUILT:
+        return launch.remembered(gram, sketch, valid, ring, counters, ridge)
+    inputs = gram.cpu(), sketch.cpu(), valid.cpu(), ring.cpu(), counters.cpu()
+    left, scaled = memory.remembered(*inputs, ridge)
+    return left.to(gram.device), scaled.to(gram.device)
+
+
+@implement("remember_", "CUDA")
+def _(sketch: Tensor, mask: Tensor, counters: Tensor, ring: Tensor) -> None:
+    if launch.BUILT:
+        return launch.remember_(sketch, mask, counters, ring)
+    sketch, mask, counters = memory_inputs(sketch, mask, counters, ring.device)
+    changed = memory_buffer(ring, sketch.shape[1], ring.device).cpu()
+    memory.remember_(sketch.cpu(), mask.cpu(), counters.cpu(), changed)
+    ring.copy_(changed)
 
 
 @implement("siren", "CUDA")

@@ -19,6 +19,35 @@ def _(grads: Sequence[Tensor]) -> Tensor:
     return grads[0].new_empty((n, n), dtype=torch.float64)
 
 
+define("grad_sketch(Tensor[] grads, int dim, int seed) -> Tensor")
+
+
+@fake("grad_sketch")
+def _(grads: Sequence[Tensor], dim: int, seed: int) -> Tensor:
+    return grads[0].new_empty((grads[0].shape[0], dim), dtype=torch.float64)
+
+
+define(
+    "remembered(Tensor gram, Tensor sketch, Tensor valid, Tensor memory, Tensor counters, "
+    "float ridge) -> (Tensor, Tensor)"
+)
+
+
+@fake("remembered")
+def _(
+    gram: Tensor, sketch: Tensor, valid: Tensor, memory: Tensor, counters: Tensor, ridge: float
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(gram), torch.empty_like(sketch)
+
+
+define("remember_(Tensor sketch, Tensor mask, Tensor counters, Tensor(a!) memory) -> ()")
+
+
+@fake("remember_")
+def _(sketch: Tensor, mask: Tensor, counters: Tensor, memory: Tensor) -> None:
+    return None
+
+
 define(
     "siren(Tensor gram, Tensor valid, Tensor floor, str method, float ridge, "
     "Tensor? informativeness=None) -> (Tensor, Tensor)"
@@ -101,13 +130,15 @@ def _(
 define(
     "head_gram(Tensor hidden, Tensor weight, Tensor labels, Tensor sample, int num_samples, "
     'Tensor? bias, float softcap, float scale, bool mean, str method="ghost", '
-    "int sketch_dim=4096, int seed=0) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "int sketch_dim=4096, int seed=0, int sketch=0) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
-def _per_sample(like: Tensor, n: int) -> tuple[Tensor, ...]:
+def _per_sample(like: Tensor, n: int, sketch: int) -> tuple[Tensor, ...]:
     real = [like.new_empty(s, dtype=torch.float64) for s in ((n, n), (n,), (n,), (n,))]
-    return *real, *(like.new_empty((n,), dtype=torch.int64) for _ in range(2))
+    counts = (like.new_empty((n,), dtype=torch.int64) for _ in range(2))
+    return *real, *counts, like.new_empty((n, sketch), dtype=torch.float64)
 
 
 @fake("head_gram")
@@ -117,15 +148,22 @@ def _(
     labels: Tensor,
     sample: Tensor,
     num_samples: int,
-    *options: Any,
+    bias: Tensor | None,
+    softcap: float,
+    scale: float,
+    mean: bool,
+    method: str = "ghost",
+    sketch_dim: int = 4096,
+    seed: int = 0,
+    sketch: int = 0,
 ) -> tuple[Tensor, ...]:
-    return _per_sample(hidden, num_samples)
+    return _per_sample(hidden, num_samples, sketch)
 
 
 define(
     "head_partial(Tensor hidden, Tensor weight, Tensor labels, Tensor sample, int num_samples, "
-    "Tensor? bias, float softcap, float scale, bool mean, int first) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "Tensor? bias, float softcap, float scale, bool mean, int first, int seed=0, int sketch=0) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -136,7 +174,13 @@ def _(
     labels: Tensor,
     sample: Tensor,
     num_samples: int,
-    *options: Any,
+    bias: Tensor | None,
+    softcap: float,
+    scale: float,
+    mean: bool,
+    first: int,
+    seed: int = 0,
+    sketch: int = 0,
 ) -> tuple[Tensor, ...]:
     context = torch.library.get_ctx()
     tokens, distinct = context.new_dynamic_size(), context.new_dynamic_size()
@@ -144,13 +188,14 @@ def _(
     shapes = (tokens, tokens), (tokens, tokens), (tokens, distinct)
     sums = [hidden.new_empty(shape, dtype=work) for shape in shapes]
     token = hidden.new_empty((7, tokens), dtype=torch.float64)
-    return *sums, token, labels.new_empty(tokens), labels.new_empty(num_samples)
+    sketches = [hidden.new_empty((tokens, sketch), dtype=work) for _ in range(2)]
+    return *sums, token, *sketches, labels.new_empty(tokens), labels.new_empty(num_samples)
 
 
 define(
-    "head_merge(Tensor[] products, Tensor[] gathers, Tensor[] token, Tensor inner, Tensor labels, "
-    "Tensor tokens, float softcap, float scale, bool mean) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "head_merge(Tensor[] products, Tensor[] gathers, Tensor[] token, Tensor[] deltas, "
+    "Tensor inner, Tensor hidden, Tensor labels, Tensor tokens, float softcap, float scale, "
+    "bool mean, int seed=0) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -159,9 +204,11 @@ def _(
     products: Sequence[Tensor],
     gathers: Sequence[Tensor],
     token: Sequence[Tensor],
+    deltas: Sequence[Tensor],
     inner: Tensor,
+    hidden: Tensor,
     labels: Tensor,
     tokens: Tensor,
     *options: Any,
 ) -> tuple[Tensor, ...]:
-    return _per_sample(inner, tokens.shape[0])
+    return _per_sample(inner, tokens.shape[0], hidden.shape[1])

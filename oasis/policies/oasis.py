@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from oasis import Selection, Selector
 
 from .base import Signals, register
@@ -33,7 +35,9 @@ class Oasis:
             redundancy is told from the gradients' cosines in any case.
         selector: an `oasis.Selector` to use; it is set to `nonfinite` and otherwise left as it is,
             and of the other arguments only `metric` is looked at.
-        options: passed to `oasis.Selector` (preset, beta, scale, siren, ridge, draw, ...).
+        options: passed to `oasis.Selector` (preset, beta, scale, siren, ridge, draw, remember,
+            memory_ridge, ...). With remember=m candidates are judged by what the gradients of the m
+            samples selected last leave of theirs; sketches of the gradients are needed for that.
     """
 
     name = "oasis"
@@ -54,22 +58,29 @@ class Oasis:
             raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
         selector.nonfinite = nonfinite
         self.metric = check_metric(metric)
-        self.needs = frozenset({"gram", METRICS[metric]})
+        memory = {"sketch"} if selector.preset.remember else set()
+        self.needs = frozenset({"gram", METRICS[metric], *memory})
         self.selector = selector
         self._size = 1
 
     def observe(self, signals: Signals) -> Selection:
-        if signals.gram is None:
-            raise ValueError("signals.gram: got None, the policy 'oasis' needs it")
+        gram = self._given(signals, "gram")
+        sketch = self._given(signals, "sketch") if "sketch" in self.needs else None
         scores = None
         if self.metric != "fisher":
             scores = informativeness(signals, self.metric, self.name)
         valid = None if signals.tokens is None else signals.tokens > 0
-        if self.selector.statistics.device != signals.gram.device:
-            self.selector.to(signals.gram.device)
-        selection = self.selector.select(gram=signals.gram, valid=valid, scores=scores)
+        if self.selector.statistics.device != gram.device:
+            self.selector.to(gram.device)
+        selection = self.selector.select(gram=gram, valid=valid, scores=scores, sketch=sketch)
         self._size = signals.num_samples
         return selection
+
+    def _given(self, signals: Signals, name: str) -> Tensor:
+        value: Tensor | None = getattr(signals, name)
+        if value is None:
+            raise ValueError(f"signals.{name}: got None, the policy {self.name!r} needs it")
+        return value
 
     def statistics(self) -> dict[str, float]:
         """Threshold, mean and deviation as they stand after the last batch: what the next one, if

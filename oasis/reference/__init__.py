@@ -7,6 +7,7 @@ counterpart; where the two could be written alike, this one is written the long 
 
 from .generator import philox, uniform
 from .gram import HeadGram, autograd_head_grads, grad_gram, head_gram
+from .memory import grad_sketch, remembered, split_mix
 from .oris import Statistics, bounds, draw, relative, settle, steer, threshold, update, width
 from .siren import SirenResult, mean_field_sum, siren
 
@@ -18,12 +19,15 @@ __all__ = [
     "bounds",
     "draw",
     "grad_gram",
+    "grad_sketch",
     "head_gram",
     "mean_field_sum",
     "philox",
     "relative",
+    "remembered",
     "settle",
     "siren",
+    "split_mix",
     "steer",
     "threshold",
     "uniform",

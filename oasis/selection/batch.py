@@ -10,6 +10,7 @@ from torch import Tensor
 
 from oasis.gram import HeadGram, grad_gram
 from oasis.selection.checks import check_gram, check_scores, check_valid
+from oasis.selection.memory import Sketches, check_sketch, sketches
 
 _LARGEST = 1e150  # beyond, the variance of the scores would overflow, and never decay
 
@@ -25,6 +26,7 @@ class Batch:
         valid: [N] bool, samples that may be selected.
         skipped: [N] bool, samples left out because their scores are not finite.
         source: the caller's argument, for errors.
+        sketch: of a selector that remembers samples, what it remembers of them.
     """
 
     gram: Tensor
@@ -33,6 +35,7 @@ class Batch:
     valid: Tensor
     skipped: Tensor
     source: str
+    sketch: Sketches | None
 
 
 def validated(
@@ -40,7 +43,9 @@ def validated(
     gram: Tensor | HeadGram | None,
     valid: Tensor | None,
     scores: Tensor | None,
+    sketch: Tensor | None,
     device: torch.device,
+    remember: bool,
 ) -> Batch:
     """What `Selector.select` was given, or a TypeError or ValueError that names the argument."""
     if (grads is None) == (gram is None):
@@ -61,8 +66,12 @@ def validated(
     else:
         check_valid(valid, n)
         valid = valid.to(matrix.device)
-    nothing = torch.zeros_like(valid)
-    return Batch(matrix, scores.clone(), measured, valid, nothing, source)
+    if sketch is not None:
+        if not isinstance(gram, Tensor):
+            raise TypeError("sketch: expected only beside gram as a tensor [N, N]")
+        sketch = check_sketch("sketch", sketch, matrix)
+    nothing, kept = torch.zeros_like(valid), sketches(grads, gram, sketch) if remember else None
+    return Batch(matrix, scores.clone(), measured, valid, nothing, source, kept)
 
 
 def _check_device(source: str, gram: Tensor, device: torch.device) -> None:
@@ -81,7 +90,10 @@ def usable(batch: Batch, nonfinite: str) -> Batch:
             finite norms have inner products that are not.
     """
     norms, scores = batch.gram.diagonal(), batch.scores
-    skipped = batch.valid & ~((scores < _LARGEST) & (norms < _LARGEST))
+    finite = (scores < _LARGEST) & (norms < _LARGEST)
+    if batch.sketch is not None:
+        finite &= batch.sketch.rows.isfinite().all(1)
+    skipped = batch.valid & ~finite
     if nonfinite == "raise" and skipped.any():
         what = "gradients or scores" if batch.measured else "gradients"
         raise ValueError(

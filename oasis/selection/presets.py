@@ -40,6 +40,11 @@ class Preset:
             streams have more slack, see docs/method.md 4.1. 0 = no bounds.
         temperature: of the draw, P = sigmoid((z - threshold) / temperature). 1 is the paper's; the
             smaller, the more surely the largest z are taken.
+        remember: how many of the samples selected last are remembered, m; 0 = none. Candidates
+            are then judged by what these leave of their gradients (docs/method.md 2.4). Takes
+            4 KiB a sample, and O(m^3) time a batch.
+        memory_ridge: of what they cover, relative to the batch's mean informativeness, > 0: a
+            candidate equal to a remembered gradient keeps about memory_ridge of itself.
     """
 
     siren: str
@@ -54,15 +59,20 @@ class Preset:
     gain: float
     slack: float
     temperature: float
+    remember: int
+    memory_ridge: float
 
     def __post_init__(self) -> None:
         for name in ("scale", "draw", "recursion"):
             check_name(name, getattr(self, name))
         check_number("beta", self.beta, 5e-324, 1, "a number in (0, 1]")
         check_count("warmup", self.warmup)
+        check_count("remember", self.remember, bits=31)
         check_temperature(self.temperature)
         for name in ("ridge", "gain"):
             check_number(name, getattr(self, name), 0, math.inf, "a finite number >= 0")
+        positive = "a finite number > 0"
+        check_number("memory_ridge", self.memory_ridge, 5e-324, math.inf, positive)
         check_number("slack", self.slack, 0, math.nextafter(1, 0), "a number in [0, 1)")
         if self.gain > 0 and self.slack == 0:
             raise ValueError("slack: got 0, expected more where gain > 0 steers the threshold")
@@ -99,6 +109,8 @@ PRESETS = {
         gain=0.0,
         slack=0.0,
         temperature=1.0,
+        remember=0,
+        memory_ridge=0.1,
     ),
     # The authors' public code, in its order (docs/method.md 3.2).
     "released": Preset(
@@ -114,6 +126,8 @@ PRESETS = {
         gain=0.0,
         slack=0.0,
         temperature=1.0,
+        remember=0,
+        memory_ridge=0.1,
     ),
     # Ours: a deviation that does not collapse, and a threshold that finds the budget.
     "calibrated": Preset(
@@ -129,5 +143,7 @@ PRESETS = {
         gain=0.1,
         slack=0.0045,
         temperature=1.0,
+        remember=0,
+        memory_ridge=0.1,
     ),
 }

@@ -15,9 +15,10 @@ from oasis.gram import HeadGram
 from oasis.names import COUNTERS, STATISTICS
 from oasis.operators.buffers import state_buffers
 from oasis.selection.batch import Batch, usable, validated
+from oasis.selection.memory import WIDTH, Sketches
 from oasis.selection.presets import PRESETS, Preset
 from oasis.selection.redundancy import check_rule
-from oasis.selection.state import saved_state, settings_as_bytes
+from oasis.selection.state import kind_of, saved_state, settings_as_bytes
 from oasis.selection.threshold import check_ratio
 from oasis.selection.types import Selection
 
@@ -25,9 +26,9 @@ from oasis.selection.types import Selection
 class Selector(nn.Module):
     """Selects, batch after batch, about `ratio` of the samples of a stream.
 
-    Holds the running statistics of informativeness, the threshold and its own random generator in
-    two buffers: `state_dict` and `load_state_dict` resume a stream exactly, and nothing is drawn
-    from torch's generators.
+    Holds the running statistics of informativeness, the threshold, its own random generator and
+    what it remembers of selected samples in three buffers: `state_dict` and `load_state_dict`
+    resume a stream exactly, and nothing is drawn from torch's generators.
 
     Args:
         ratio: share of the candidates to select, in (0, 1].
@@ -35,7 +36,8 @@ class Selector(nn.Module):
             to the letter) or "released" (the authors' code).
         seed: of the draws, 0 <= seed < 2^63.
         nonfinite: "raise" (a ValueError names the samples) or "skip" (they are left out).
-        **overrides: any field of `oasis.Preset`, e.g. siren="residual", beta=0.5.
+        **overrides: any field of `oasis.Preset`, e.g. siren="residual", beta=0.5, or remember=64:
+            candidates are judged by what the 64 samples selected last leave of their gradients.
 
     Example:
         >>> selector = Selector(ratio=0.25)
@@ -46,6 +48,7 @@ class Selector(nn.Module):
 
     statistics: Tensor  # float64: mean, variance, within-batch variance, threshold
     counters: Tensor  # int64: batches, candidates, selected, skipped, seed, offset of the draws
+    memory: Tensor  # [remember, 512] float64: sketches, number n of the stream in row n % remember
 
     def __init__(
         self,
@@ -81,6 +84,9 @@ class Selector(nn.Module):
         counters[COUNTERS["seed"]] = seed
         self.register_buffer("statistics", statistics)
         self.register_buffer("counters", counters)
+        memory = torch.zeros(self.preset.remember, WIDTH, dtype=torch.float64)
+        self.register_buffer("memory", memory)
+        self._remembered: str | None = None  # what `memory` is of
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selector:
         # Moves follow the device alone: `.half()` on a model that holds a selector must not round
@@ -97,11 +103,12 @@ class Selector(nn.Module):
         return {"ratio": self.ratio, **asdict(self.preset)}
 
     def get_extra_state(self) -> Tensor:
-        """Ratio and preset."""
-        return settings_as_bytes(self._settings())
+        """Ratio and preset, and what is remembered."""
+        return settings_as_bytes(self._settings(), self._remembered)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Nothing to take over: `_load_from_state_dict` has made sure that it is the same."""
+        """What is remembered; `_load_from_state_dict` has made sure that the rest is the same."""
+        self._remembered = kind_of(state)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -189,6 +196,7 @@ class Selector(nn.Module):
         gram: Tensor | HeadGram | None = None,
         valid: Tensor | None = None,
         scores: Tensor | None = None,
+        sketch: Tensor | None = None,
     ) -> Selection:
         """Select from one batch and advance the state.
 
@@ -199,14 +207,47 @@ class Selector(nn.Module):
             valid: [N] bool, samples that may be selected; the others are left out of everything.
             scores: [N] float64 >= 0, another measure of informativeness in place of the squared
                 norms; how samples overlap is still told from their gradients' cosines.
+            sketch: [N, S] floating point, S <= 512, beside a Gram matrix as a tensor: vectors whose
+                inner products, up to one factor a sample, are (about) those of the gradients, also
+                from batch to batch. A selector that remembers samples needs them; another ignores
+                them. Of `grads` it makes them itself, a `HeadGram` must have its own.
 
         Raises:
             TypeError, ValueError: naming the argument; with nonfinite="raise" also for samples
-                whose scores are not finite. The state is then unchanged.
+                whose scores are not finite, and where gradients are of another kind than those
+                remembered. The state is then unchanged.
         """
-        state_buffers(self.statistics, self.counters, self.statistics.device)
-        batch = validated(grads, gram, valid, scores, self.statistics.device)
-        return self._step(usable(batch, self.nonfinite))
+        device, remember = self.statistics.device, self.preset.remember > 0
+        state_buffers(self.statistics, self.counters, device)
+        batch = validated(grads, gram, valid, scores, sketch, device, remember)
+        batch = usable(batch, self.nonfinite)
+        if batch.sketch is None:
+            return self._step(batch)
+        return self._remembering(batch, batch.sketch)
+
+    def _remembering(self, batch: Batch, sketch: Sketches) -> Selection:
+        """A step on what the remembered samples leave, which remembers those that it selects."""
+        if self._remembered not in (None, sketch.kind):
+            raise ValueError(
+                f"{sketch.source}: got {sketch.kind}, expected {self._remembered}, as the samples "
+                "that this selector remembers"
+            )
+        gram, scaled = operators.remembered(
+            batch.gram,
+            sketch.rows,
+            batch.valid,
+            self.memory,
+            self.counters,
+            self.preset.memory_ridge,
+        )
+        novel = gram.diagonal().clone()
+        if batch.measured:
+            share = novel / batch.gram.diagonal()
+            novel = torch.where(batch.valid, batch.scores * share, 0.0)
+        selection = self._step(replace(batch, gram=gram, scores=novel))
+        operators.remember_(scaled, selection.mask, self.counters, self.memory)
+        self._remembered = sketch.kind
+        return replace(selection, informativeness=batch.scores, novel=novel)
 
     def _step(self, batch: Batch) -> Selection:
         """SIREN, then ORIS, which advances the state."""

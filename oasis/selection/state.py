@@ -11,8 +11,10 @@ from torch import Tensor
 
 from oasis.checks import check_buffer
 from oasis.names import COUNTERS, STATISTICS
+from oasis.selection.memory import WIDTH
 
-ENTRIES = ("statistics", "counters", "_extra_state")
+ENTRIES = ("statistics", "counters", "memory", "_extra_state")
+_KIND = "remembered"  # what the memory is of, beside the settings
 
 
 def saved_state(
@@ -38,7 +40,7 @@ def saved_state(
         if not isinstance(value, Tensor) or value.device.type == "meta":
             got = str(value.device) if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"state: {prefix + name}: got {got}, expected a tensor with numbers")
-    _check_settings(f"state: {prefix}_extra_state", found["_extra_state"], settings)
+    kind = _check_settings(f"state: {prefix}_extra_state", found["_extra_state"], settings)
     statistics, counters = found["statistics"], found["counters"]
     name, shape = f"state: {prefix}statistics", (len(STATISTICS),)
     check_buffer(name, statistics, torch.float64, shape, statistics.device)
@@ -46,16 +48,31 @@ def saved_state(
     name, shape = f"state: {prefix}counters", (len(COUNTERS),)
     check_buffer(name, counters, torch.int64, shape, statistics.device)
     _check_counters(name, counters.tolist())
+    if settings["remember"] and counters[COUNTERS["selected"]] and not kind:
+        raise ValueError(
+            f"state: {prefix}_extra_state: got {_KIND} null, expected what the memory is of"
+        )
+    name, memory = f"state: {prefix}memory", found["memory"]
+    check_buffer(name, memory, torch.float64, (settings["remember"], WIDTH), statistics.device)
+    if not memory.isfinite().all():
+        raise ValueError(f"{name}: got numbers that are not finite, expected sketches")
     # Copies, and contiguous: with assign=True they become the buffers.
     return {prefix + name: value.detach().contiguous().clone() for name, value in found.items()}
 
 
-def settings_as_bytes(settings: dict[str, Any]) -> Tensor:
-    """JSON in bytes: a state dict of tensors alone travels best."""
-    return torch.tensor(list(json.dumps(settings).encode()), dtype=torch.uint8)
+def settings_as_bytes(settings: dict[str, Any], kind: str | None) -> Tensor:
+    """JSON in bytes: a state dict of tensors alone travels best. `kind` is what is remembered."""
+    return torch.tensor(list(json.dumps({**settings, _KIND: kind}).encode()), dtype=torch.uint8)
 
 
-def _check_settings(name: str, state: Tensor, settings: dict[str, Any]) -> None:
+def kind_of(state: Tensor) -> str | None:
+    """What is remembered, of checked `settings_as_bytes`."""
+    kind: str | None = json.loads(bytes(state.tolist()))[_KIND]
+    return kind
+
+
+def _check_settings(name: str, state: Tensor, settings: dict[str, Any]) -> str | None:
+    """What is remembered, where the rest is `settings`."""
     # A threshold steered to one ratio, or statistics of one preset, mean nothing to another.
     check_buffer(name, state, torch.uint8, (state.numel(),), state.device)
     try:
@@ -63,6 +80,9 @@ def _check_settings(name: str, state: Tensor, settings: dict[str, Any]) -> None:
     except (TypeError, ValueError):
         got = bytes(state[:40].tolist())
         raise ValueError(f"{name}: got {got!r}, expected ratio and preset as JSON") from None
+    kind = saved.pop(_KIND, None)
+    if not (kind is None or isinstance(kind, str) and settings["remember"]):
+        raise ValueError(f"{name}: got {_KIND} {kind!r}, expected what a memory is of")
     for option in sorted(settings.keys() ^ saved.keys()):
         who = "this" if option in settings else "its"
         raise ValueError(
@@ -75,6 +95,7 @@ def _check_settings(name: str, state: Tensor, settings: dict[str, Any]) -> None:
                 f"{name}: saved with {option}={saved[option]!r}, expected {value!r} as in "
                 "this selector; make one with the same ratio and preset"
             )
+    return kind
 
 
 def _check_statistics(name: str, values: list[float], ratio: float) -> None:

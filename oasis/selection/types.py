@@ -14,7 +14,8 @@ class Selection:
     Attributes:
         mask: [N] bool, True for the samples to train on.
         informativeness: [N] float64, squared norm of the last-layer gradient.
-        adjusted: [N] float64, informativeness less redundancy (SIREN).
+        adjusted: [N] float64, informativeness less redundancy (SIREN); `novel` less redundancy
+            where samples are remembered.
         relative: [N] float64, adjusted in deviations from the running mean (ORIS's z).
         probability: [N] float64, sigmoid((relative - threshold) / temperature). Of the draw "top"
             only their sum, the expected number selected, has a meaning.
@@ -24,6 +25,8 @@ class Selection:
         backend: what computed it.
         skipped: [N] bool, samples left out because their scores were not finite.
         weight: [N] float32, factors of the selected samples' losses; None is 1 for each.
+        novel: [N] float64, informativeness less what the samples selected last cover of it; None
+            where none are remembered.
 
     Samples without label tokens (zero gradient) and skipped ones have 0 in every score. Policies
     that do not score have None in the fields from `informativeness` to `siren`.
@@ -40,6 +43,7 @@ class Selection:
     backend: str
     skipped: Tensor
     weight: Tensor | None = None
+    novel: Tensor | None = None
 
     @property
     def indices(self) -> Tensor:

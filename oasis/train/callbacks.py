@@ -44,8 +44,7 @@ class SelectionHooks(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         step = self.step
-        step.steps += 1
-        step.trained += step.trains
+        step.end()
         if self.on_event is None and args.disable_tqdm:
             return  # nobody looks at the loss: do not wait for the device
         if step.tokens:

@@ -65,6 +65,10 @@ class PrivateHooks:
         """A checkpoint is being written there."""
         raise NotImplementedError
 
+    def begin_selection(self) -> None:
+        """Training is about to begin, from no checkpoint."""
+        raise NotImplementedError
+
     def resume_selection(self, checkpoint: str) -> TrainOutput | None:
         """Training is about to go on from there; a result ends it at once."""
         raise NotImplementedError
@@ -81,7 +85,9 @@ class PrivateHooks:
         self, batch_size=None, args=None, resume_from_checkpoint=None, *rest: Any, **kwargs: Any
     ):
         # Not in `_load_rng_state`: the Trainer calls that after the first batches were fetched.
-        if resume_from_checkpoint is not None:
+        if resume_from_checkpoint is None:
+            self.begin_selection()
+        else:
             over = self.resume_selection(resume_from_checkpoint)
             if over is not None:
                 return over

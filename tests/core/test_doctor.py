@@ -22,7 +22,13 @@ def test_report_says_what_is_there():
     assert found["build"] == _core.build_info()
     assert found["threads"]["torch"] == torch.get_num_threads()
     for device in ("cpu", "cuda"):
-        assert set(found["backends"][device]) == {"grad_gram", "head_gram", "siren", "oris"}
+        assert set(found["backends"][device]) == {
+            "grad_gram",
+            "head_gram",
+            "siren",
+            "oris",
+            "memory",
+        }
         assert all(backend and why for backend, why in found["backends"][device].values())
     assert found["self_check"]["ok"], found["self_check"]["detail"]
     assert 0 < found["self_check"]["seconds"] < 10

@@ -22,7 +22,11 @@ def select_a_stream(code: str):
     """Run the code that selects from `stream` and gives `train_on` what it chose: both counted."""
     g = torch.Generator().manual_seed(0)
     stream, trained = [torch.randn(16, 12, generator=g) for _ in range(200)], []
-    names = {"stream": stream, "train_on": lambda indices: trained.append(len(indices))}
+    names = {
+        "oasis": oasis,
+        "stream": stream,
+        "train_on": lambda indices: trained.append(len(indices)),
+    }
     exec(code, names)
     return names["selector"], len(stream), sum(trained)
 
@@ -38,6 +42,12 @@ def test_the_loop_selects_the_ratio_it_was_given():
         selector, batches, selected = select_a_stream(blocks(page)[0])
         assert isinstance(selector, oasis.Selector)
         assert 0.23 * 16 * batches <= selected <= 0.25 * 16 * batches
+
+
+def test_the_loop_that_remembers_selects_the_ratio_too():
+    selector, batches, selected = select_a_stream(blocks("docs/selecting.md")[2])
+    assert 0.95 * selector.ratio * 16 * batches <= selected <= selector.ratio * 16 * batches
+    assert selector.memory.any(1).all(), "the memory is full"
 
 
 def test_the_trainer_trains(tmp_path, monkeypatch):

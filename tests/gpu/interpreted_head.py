@@ -341,3 +341,16 @@ def test_rows_beyond_two_to_the_31():
     )  # fmt: skip
     both = (values[0] * values[1]).double()
     assert_relative(partial[0, 0], both.tril().sum() + both.tril(-1).sum(), 1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-3)])
+@pytest.mark.parametrize("slope", [0.0, 40.0, -40.0])
+def test_sketches_are_those_of_other_backends(dtype, rtol, slope, monkeypatch, generator):
+    arguments = problem(generator, lengths=[9, 0, 20, 5], d=8, v=300, dtype=dtype, sharpness=2.0)
+    arguments["weight"][:, 0] = torch.linspace(0, slope, 300)
+    arguments["hidden"][:, 0] = 1.0
+    got = oasis.head_gram(**arguments, method="ghost", sketch=64, seed=3).sketch
+    monkeypatch.setenv("OASIS_HEAD_BACKEND", "torch")
+    want = oasis.head_gram(**arguments, method="ghost", sketch=64, seed=3).sketch
+    assert ((got - want).norm(dim=1) <= rtol * want.norm(dim=1)).all()
+    assert (got[1] == 0).all()

@@ -25,6 +25,7 @@ def signals(n, seed=0, masked=()):
     return Signals(
         n,
         gram=grads @ grads.T,
+        sketch=grads,
         loss=torch.rand(n, generator=g, dtype=torch.float64) * 3 * labelled,
         entropy=torch.rand(n, generator=g, dtype=torch.float64) * 2 * labelled,
         el2n=torch.rand(n, generator=g, dtype=torch.float64) * labelled,
@@ -36,6 +37,7 @@ def signals(n, seed=0, masked=()):
         image_text_score=None,
         validation_gram=grads @ validation.T,
         task=torch.randint(0, 3, (n,), generator=g),
+        answer=torch.randint(0, 5, (n,), generator=g) - 2,
     )
 
 

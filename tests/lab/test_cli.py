@@ -93,7 +93,7 @@ def test_train_takes_rows_of_ones_own_without_a_file(tmp_path, runs, capsys):
     arguments = ["--data", str(rows), "--model", "someone/model", "--no-report", "ratio=0.5"]
     assert cli.main(["train", *arguments]) == 0
     assert cli.main(["train", "ratio=0.5", "seed=1", *arguments[:5]]) == 0
-    assert runs[0].data == {"path": [str(rows)]} and runs[0].tasks == []
+    assert runs[0].data.path == [str(rows)] and runs[0].tasks == []
     assert [(config.ratio, config.seed, config.epochs) for config in runs] == [
         *((0.5, 0, 1), (0.5, 1, 1))
     ]
@@ -107,7 +107,7 @@ def test_options_come_before_the_file(config, tmp_path, runs):
     rows.write_text("")
     (tmp_path / "own.yaml").write_text(f"data: {{path: {tmp_path}/a.jsonl, chat: true}}\nrank: 2\n")
     assert cli.main(["train", str(tmp_path / "own.yaml"), "--data", str(rows)]) == 0
-    assert runs[0].data == {"path": [str(rows)]} and runs[0].rank == 2
+    assert runs[0].data.path == [str(rows)] and runs[0].rank == 2
 
 
 def test_train_overrides_and_resume(config, runs):

@@ -11,6 +11,7 @@ from transformers import LlavaProcessor, PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from oasis.lab.data.llava import Conversation, LlavaCollator, read_llava
+from oasis.train.batch.columns import TASK
 from oasis.train.batch.images import count_images
 from oasis.train.batch.subbatch import take
 from oasis.train.scoring import inspect_head, score
@@ -173,8 +174,8 @@ def test_a_batch_of_it_is_scored_and_cut(folder):
     token = model.config.image_token_id
     collate = LlavaCollator(processor())
     talks = read_llava(folder / "data.json")
-    batch = collate([{"conversation": t, "task": i} for i, t in enumerate(talks)])
-    assert batch.pop("task").tolist() == [0, 1, 2]
+    batch = collate([{"conversation": t, TASK: i} for i, t in enumerate(talks)])
+    assert batch.pop(TASK).tolist() == [0, 1, 2]
     for key in ("input_ids", "labels"):
         batch[key] = batch[key].masked_fill(batch[key] == WORDS.index("<image>"), token)
     batch = count_images(batch, model.config)

@@ -4,11 +4,14 @@ import json
 import os
 
 import pytest
+from pydantic import TypeAdapter
 from tiny_text import tokenizer
 
+from oasis.lab.config import RunConfig
 from oasis.lab.data.encoded import prompt_of
 from oasis.lab.data.own.load import load
-from oasis.lab.data.own.settings import DataSettings
+from oasis.lab.data.own.settings import Data
+from oasis.train.batch.columns import ITEM
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 
@@ -29,8 +32,12 @@ def pairs(count, answers=("red", "green")):
     ]
 
 
+def settings_of(value):
+    return TypeAdapter(Data).validate_python(value)
+
+
 def loaded(value, max_length=64, seed=0):
-    return load(DataSettings.parse(value), tokenizer(), max_length, seed)
+    return load(settings_of(value), tokenizer(), max_length, seed)
 
 
 def asked(items):
@@ -66,7 +73,7 @@ def test_every_row_keeps_its_key_and_its_number(tmp_path):
     for item in items:
         line = int(item["key"].rpartition(":")[2]) - 1
         assert item["answer"] == pairs(30)[line]["completion"]
-        assert found.store.rows[item["item"]]["key"] == item["key"]
+        assert found.store.rows[item[ITEM]]["key"] == item["key"]
 
 
 def test_files_and_columns_make_tasks(tmp_path):
@@ -97,7 +104,7 @@ def test_held_out_files(tmp_path):
     test = rows_file(tmp_path / "test.jsonl", pairs(30)[20:])
     (task,) = loaded({"path": train, "test": test}).tasks
     assert (task.name, len(task.train), len(task.test)) == ("train", 20, 10)
-    with pytest.raises(ValueError, match="data.test: got one file for several paths"):
+    with pytest.raises(ValueError, match="test: got one file for several paths"):
         loaded({"path": [train, test], "test": test})
     column = rows_file(tmp_path / "c.jsonl", [dict(row, task="x") for row in pairs(4)])
     other = rows_file(tmp_path / "d.jsonl", [dict(row, task="y") for row in pairs(4)])
@@ -179,28 +186,31 @@ def test_rows_lie_on_disk(tmp_path):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({}, "data: got no path"),
-        ([], "data: got no path"),
-        (3, "data.path: got 3, expected a text or a list"),
-        ({"path": "a", "pth": "b"}, "data.pth: unknown, expected one of path, test"),
-        ({"path": "a", "test_share": 1}, "data.test_share: got 1, expected a share"),
-        ({"path": "a", "test_share": "x"}, "data.test_share: got 'x', expected float"),
+        ({}, "data.path: got \\[\\], expected at least one file"),
+        ([], "data.path: got \\[\\], expected at least one file"),
+        (3, "data: got 3 .*, expected a file, a list of files, or a mapping"),
+        ({"path": "a", "pth": "b"}, "data.pth: unknown setting; the nearest is 'path'"),
+        (
+            {"path": "a", "test_share": 1},
+            "data.test_share: got 1, expected a number in",
+        ),
+        ({"path": "a", "test_share": "x"}, "data.test_share: got 'x'"),
         ({"path": "a", "rows": 0}, "data.rows: got 0"),
         ({"path": "a", "rows": True}, "data.rows: got True"),
-        ({"path": "a", "chat": "yes"}, "data.chat: got 'yes', expected bool"),
-        ({"path": "a", "answers": [True]}, "data.answers: got \\[True\\], expected a text"),
-        ({"path": ["a", "a"]}, "data.path: got .* each file once"),
+        ({"path": "a", "chat": "yes"}, "data.chat: got 'yes'"),
+        ({"path": "a", "answers": [True]}, "data.answers"),
+        ({"path": ["a", "a"]}, "data.path: got .* each once"),
         ({"path": ["a", "b"], "test": ["c", "d", "e"]}, "data.test: got 3 files"),
     ],
 )
 def test_settings_are_refused_by_name(value, says):
     with pytest.raises(ValueError, match=says):
-        DataSettings.parse(value)
+        RunConfig(data=value)
 
 
-def test_settings_are_what_a_file_of_settings_has(tmp_path):
-    settings = DataSettings.parse({"path": "~/a.jsonl", "answers": ["x"], "test_share": 0.2})
-    assert settings.path == (os.path.expanduser("~/a.jsonl"),)
-    told = settings.told()
-    assert told == {"path": list(settings.path), "answers": ["x"], "test_share": 0.2}
-    assert DataSettings.parse(told) == settings
+def test_settings_come_back_from_a_file(tmp_path):
+    config = RunConfig(data={"path": "~/a.jsonl", "answers": ["x"], "test_share": 0.2})
+    assert config.data.path == [os.path.expanduser("~/a.jsonl")]
+    config.save(tmp_path / "config.yaml")
+    assert RunConfig.load(tmp_path / "config.yaml") == config
+    assert config.replace(rank=2).data == config.data and config.replace(rank=2).epochs == 1

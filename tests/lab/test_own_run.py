@@ -53,7 +53,7 @@ def test_rows_are_trained_on_judged_and_drawn_by_one_command(folder, tmp_path, c
     assert end["a_last"] == last["accuracy"]["closed"] and end["candidates"] == 72
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
-    assert RunConfig.load(tmp_path / "run" / "config.yaml").data == {"path": [free, closed]}
+    assert RunConfig.load(tmp_path / "run" / "config.yaml").data.path == [free, closed]
 
 
 def test_free_text_alone_has_a_loss_and_no_accuracy(folder, tmp_path, capsys):
@@ -177,14 +177,14 @@ def test_all_tasks_of_long_sequence_run_from_the_command_line(folder, tmp_path, 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (["preset=trace"], "preset: got 'trace' with data None"),
+        (["preset=trace"], "preset: expected the folder of the benchmark as data"),
         (["preset=nothing", "data=x"], "preset: got 'nothing'"),
         (["preset=trace", "data=nowhere"], "data: no folder nowhere"),
         (["data=a.jsonl", "tasks=[bbc]"], "data: the files make the tasks"),
         (["data={path: a.jsonl, chat: 3}"], "data.chat: got 3"),
         (["data=a.jsonl", "off_task=bbc", "off_task_share=0.1"], "off_task, repeats: only with"),
         (["data=nowhere.jsonl"], "data: no file nowhere.jsonl"),
-        (["epochs=0"], "epochs: got 0, expected at least 1"),
+        (["epochs=0"], "epochs: got 0, expected an integer from 1"),
     ],
 )
 def test_wrong_settings_are_one_line(folder, tmp_path, capsys, settings, says):

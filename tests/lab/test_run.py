@@ -15,6 +15,7 @@ from oasis.lab.config import RunConfig
 from oasis.lab.demo import demo, load_config, standard_error
 from oasis.lab.record.log import EventLog, read_events
 from oasis.lab.run import run
+from oasis.train.batch.columns import ITEM
 from oasis.train.batch.subbatch import right_padded
 
 
@@ -69,10 +70,11 @@ def test_the_run_directory(tmp_path, policy):
     assert result.finished and result.seconds >= result.score_seconds + result.train_seconds
 
 
-def test_stopped_and_resumed_selects_the_same_samples(tmp_path):
-    whole = config(tmp_path, name="whole", save_steps=2)
+@pytest.mark.parametrize("options", [{}, {"remember": 8}])
+def test_stopped_and_resumed_selects_the_same_samples(tmp_path, options):
+    whole = config(tmp_path, name="whole", save_steps=2, policy_options=options)
     run(whole, progress=False, workspace=workspace(whole))
-    parts = config(tmp_path, name="parts", stop_after=3)
+    parts = config(tmp_path, name="parts", stop_after=3, policy_options=options)
     stopped = run(parts, progress=False, workspace=workspace(parts))
     assert not stopped.finished and stopped.a_last is None and stopped.steps == 3
     # What came after the checkpoint is repeated, not recorded twice.
@@ -80,7 +82,7 @@ def test_stopped_and_resumed_selects_the_same_samples(tmp_path):
         file.write('{"type": "step", "step": 4, "seconds": 0.0}\n')
     # A checkpoint that a kill left without its last file does not count.
     (tmp_path / "parts" / "checkpoint-9").mkdir()
-    again = config(tmp_path, name="parts", resume=True)
+    again = config(tmp_path, name="parts", resume=True, policy_options=options)
     resumed = run(again, progress=False, workspace=workspace(again))
     assert resumed.finished
     one, two = (events_of(tmp_path / name, times=False) for name in ("whole", "parts"))
@@ -164,11 +166,11 @@ def test_another_order_of_arrival_by_another_seed(tmp_path):
     settings = config(tmp_path, name="one")
     shared = workspace(settings)
     one, two = (
-        [item["item"] for batch in shared.stream(settings.replace(seed=seed)).batches()
+        [item[ITEM] for batch in shared.stream(settings.replace(seed=seed)).batches()
          for item in batch]
         for seed in (0, 1)
     )  # fmt: skip
-    again = [item["item"] for batch in shared.stream(settings).batches() for item in batch]
+    again = [item[ITEM] for batch in shared.stream(settings).batches() for item in batch]
     assert one == again != two and len(set(one)) <= 64 and max(one) < 64
 
 
@@ -229,3 +231,10 @@ def test_a_policy_that_asks_is_told_the_length(tmp_path, monkeypatch):
     monkeypatch.setattr(policies, "create", lambda *args, **kwargs: made)
     run(settings, progress=False, workspace=workspace(settings))
     assert made.total_batches == 8
+
+
+def test_more_layers_than_the_model_has_are_refused_before_the_folder_is_there(tmp_path):
+    settings = config(tmp_path, lora_layers=99)
+    with pytest.raises(ValueError, match="lora_layers: got 99, expected null or 1 to 3"):
+        run(settings, progress=False, workspace=workspace(settings))
+    assert not settings.directory.exists()

@@ -31,7 +31,7 @@ def rows(tmp_path):
 
 
 def settings(folder, rows, out, **changes):
-    data = DataSettings.parse(rows)
+    data = DataSettings(path=[rows])
     return SelectSettings(
         folder, data, out, **{"device": "cpu", "dtype": "float32", "batch_size": 8, **changes}
     )

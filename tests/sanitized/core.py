@@ -76,6 +76,24 @@ class SanitizedCore:
         buffers = [(data, extent(sizes, strides) * width), (out, sizes[0] ** 2 * 8)]
         self._run(f"gram:{dtype}", (wide, *sizes, *strides), (), buffers)
 
+    def sketch(self, data, dtype, sizes, strides, first, dim, seed, exact, out):
+        width = {"float32": 4, "float64": 8}.get(dtype, 2)
+        buffers = [(data, extent(sizes, strides) * width), (out, sizes[0] * dim * 8)]
+        integers = (first, dim, seed, exact, *sizes, *strides)
+        self._run(f"sketch:{dtype}", integers, (), buffers)
+
+    def remembered(self, *, n, width, capacity, ridge, **address):
+        sizes = {"gram": n * n * 8, "sketch": n * width * 8, "valid": n}
+        sizes |= {"memory": capacity * width * 8, "counters": len(COUNTERS) * 8}
+        sizes |= {"left": n * n * 8, "scaled": n * width * 8}
+        buffers = [(address[name], size) for name, size in sizes.items()]
+        self._run("remembered", (n, width, capacity), (ridge,), buffers)
+
+    def remember(self, sketch, mask, n, width, counters, memory, capacity):
+        buffers = [(sketch, n * width * 8), (mask, n), (counters, len(COUNTERS) * 8)]
+        buffers.append((memory, capacity * width * 8))
+        self._run("remember", (n, width, capacity), (), buffers)
+
     def siren(self, gram, valid, n, method, ridge, floor, adjusted, order, informativeness):
         buffers = [(gram, n * n * 8), (valid, n), (adjusted, n * 8), (order, n * 8)]
         buffers.append((informativeness, n * 8 if informativeness else 0))
@@ -89,7 +107,8 @@ class SanitizedCore:
         self._run("oris", (n,), options, buffers)
 
     def head_block(self, float64, *, tokens, columns, column_stride, first, scale, softcap,
-                   label_count, label_first, distinct, **address):  # fmt: skip
+                   label_count, label_first, distinct, sketch_rows, sketches, vocabulary,
+                   **address):  # fmt: skip
         width, t = 8 if float64 else 4, tokens
         sizes = {
             "logits": extent((t, columns), (1, column_stride)) * width,
@@ -100,7 +119,11 @@ class SanitizedCore:
         }
         token = (*FIELDS, "factor")
         buffers = [(address[k], size) for k, size in (sizes | dict.fromkeys(token, t * 8)).items()]
+        tables, panels = sketches * vocabulary, -(-t // 16)
+        buffers.append((address["sketch"], panels * 16 * sketch_rows * width))
+        buffers += [(address["buckets"], tables * 4), (address["signs"], tables * width)]
         integers = (float64, t, columns, column_stride, first, label_count, label_first, distinct)
+        integers += (sketch_rows, sketches, vocabulary)
         self._run("head_block", integers, (scale, softcap), buffers)
 
     def head_rescale(self, products, factor, tokens, float64):

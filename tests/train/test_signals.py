@@ -10,6 +10,7 @@ from tiny_training import Pad, Rows
 
 import oasis
 from oasis import policies
+from oasis.train.batch.columns import TASK
 from oasis.train.frozen.blocks import evenly, middle_block, running_blocks
 from oasis.train.frozen.prefix import Skip, freeze_below
 from oasis.train.scoring import Head, inspect_head, unwrap
@@ -27,7 +28,7 @@ def alone(batch, row):
 def rows(count=16, side="left", seed=3):
     """`count` rows of 4 to 12 tokens with 1 to 3 labels."""
     batch = Pad(side)(Rows(count, seed).items)
-    del batch["task"]
+    del batch[TASK]
     return batch
 
 
@@ -215,6 +216,52 @@ def test_a_sample_that_is_not_finite_spoils_no_other_products():
     rest = [0, 1, 3, 4, 5]
     assert torch.allclose(got[rest][:, rest], clean[rest][:, rest])
     assert not got[2, 2].isfinite()
+
+
+# ---- sketches ----
+
+
+def test_a_sketch_is_that_of_the_row_alone_and_keeps_inner_products():
+    model, batch = tiny_llama(), rows(7)
+    batch["labels"][5] = -100
+    got = compute(model, batch, Head(), frozenset({"gram", "sketch"}), 6)
+    assert got["sketch"].shape == (6, 512) and got["sketch"].dtype == torch.float64
+    for row in (0, 2):  # in another batch
+        own = compute(model, alone(batch, row), Head(), frozenset({"sketch"}))
+        assert set(own) == {"sketch"}
+        assert close(own["sketch"][0], got["sketch"][row])
+    norms = got["gram"].diagonal().sqrt()
+    error = got["sketch"] @ got["sketch"].T - got["gram"]
+    assert (error.abs() <= 6 * (2 / 512) ** 0.5 * norms.outer(norms)).all()
+    assert (got["sketch"][5] == 0).all() and norms[0] > 0
+
+
+def test_a_last_block_sketch_is_of_its_own_gradients():
+    model, batch = with_lora(tiny_model(), LINEAR), rows()
+    batch["labels"][5] = -100
+    block = running_blocks(model)[-1]
+    inside = {id(p) for p in block.parameters()}
+    mask = [torch.full((p.numel(),), float(id(p) in inside)) for p in trained(model)]
+    expected = CountSketch(512)(grads_alone(model, batch, trained(model)) * torch.cat(mask))
+    needs = LAST | {"sketch"}
+    got = compute(model, batch, Head(), needs, layer="last_block")
+    limit = 1e-5 * expected.norm(dim=1, keepdim=True)  # left padding is felt
+    assert ((got["sketch"] - expected).abs() <= limit).all() and expected[4].norm() > 0
+    assert got["sketch"].dtype == torch.float64
+    batch["labels"][:] = -100
+    got = compute(model, batch, Head(), needs, layer="last_block")["sketch"]
+    assert got.shape == (16, 512) and (got == 0).all()
+
+
+def test_no_sketch_is_made_where_none_is_needed(monkeypatch):
+    asked, whole = [], oasis.head_gram
+    monkeypatch.setattr(
+        oasis, "head_gram", lambda *a, **k: asked.append(k["sketch"]) or whole(*a, **k)
+    )
+    model, batch = tiny_llama(), rows(4)
+    for needs in ({"gram"}, {"loss"}, {"gram", "sketch"}):
+        compute(model, batch, Head(), frozenset(needs))
+    assert asked == [0, 0, 512]
 
 
 # ---- features ----

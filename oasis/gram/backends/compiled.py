@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from oasis import _core
 from oasis.gram.backends.epilogue import FIELDS
+from oasis.gram.tensor_sketch import VocabularySketch
 from oasis.operators.buffers import CPU, written_buffer
+
+_PANEL = 16  # tokens whose sketches lie side by side: a multiple of every vector's lanes
 
 
 class Epilogue:
@@ -24,6 +29,7 @@ class Epilogue:
         scale: float,
         softcap: float,
         dtype: torch.dtype,
+        sketches: Sequence[VocabularySketch] = (),
     ) -> None:
         tokens = labels.numel()
         self.labels, self.label_index, self.distinct = labels, label_index, distinct
@@ -34,6 +40,22 @@ class Epilogue:
             self.token[f].fill_(-torch.inf)
         self.gathers = torch.zeros(tokens, distinct.numel(), dtype=dtype)
         self.sorted_labels = distinct.tolist()
+        self._start_sketches(sketches)
+
+    def _start_sketches(self, sketches: Sequence[VocabularySketch]) -> None:
+        """One accumulator for all tables, one below the other: [panels, buckets, tokens]."""
+        self.dims = [s.dim for s in sketches]
+        panels = -(-self.labels.numel() // _PANEL) if sketches else 0
+        self.sketch = torch.zeros(panels, sum(self.dims), _PANEL, dtype=self.dtype)
+        above = [sum(self.dims[:k]) for k in range(len(sketches))]
+        own = [(s.buckets[s.start :], s.signs[s.start :]) for s in sketches]
+        none = torch.empty(0, 0)
+        self.buckets = none.to(torch.int32)
+        self.signs = none.to(self.dtype)
+        if own:
+            rows = [buckets + first for (buckets, _), first in zip(own, above, strict=True)]
+            self.buckets = torch.stack(rows)
+            self.signs = torch.stack([signs for _, signs in own])
 
     def _check(self, name: str, tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
         """`written_buffer` also for what is only read: a copy would be lost at its address."""
@@ -50,6 +72,10 @@ class Epilogue:
             self._check("bias", bias, self.dtype, columns)
         if products is not None:
             self._check("products", products, self.dtype, tokens, tokens)
+        count, vocabulary = self.buckets.shape
+        self._check("sketch", self.sketch, self.dtype, *self.sketch.shape)
+        self._check("buckets", self.buckets, torch.int32, count, vocabulary)
+        self._check("signs", self.signs, self.dtype, count, vocabulary)
 
     def _check_reduce(
         self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
@@ -89,12 +115,22 @@ class Epilogue:
             label_first=inside[0][0] if inside else 0,
             gathers=self.gathers.data_ptr(),
             distinct=self.distinct.numel(),
+            sketch=self.sketch.data_ptr(),
+            sketch_rows=self.sketch.shape[1],
+            sketches=len(self.dims),
+            buckets=self.buckets.data_ptr(),
+            signs=self.signs.data_ptr(),
+            vocabulary=self.buckets.shape[1],
             **{f: t.data_ptr() for f, t in self.token.items()},
         )
         if first and products is not None:
             _core.head_rescale(
                 products.data_ptr(), self.token["factor"].data_ptr(), tokens, self.float64
             )
+
+    def sketched(self) -> list[Tensor]:
+        side_by_side = self.sketch.transpose(1, 2).flatten(0, 1)[: self.labels.numel()]
+        return [sums.contiguous() for sums in side_by_side.split(self.dims, dim=1)]
 
     def reduce(
         self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from oasis.gram.tensor_sketch import VocabularySketch
 
 # Per token, float64: the peak of the off-label logits; the ridge of log(exp(z) f), which E is
 # relative to (without a soft cap the peak); the true off-label maximum and the label's logit, both
@@ -17,7 +20,7 @@ class Epilogue(Protocol):
     """The state of T label tokens on their way through the vocabulary (docs/method.md 1.2).
 
     Made from labels [T] int64, label_index [T] of each among the `distinct` [L] that occur, bias
-    [V] or None, scale, softcap (0: none) and the dtype of the sums.
+    [V] or None, scale, softcap (0: none), the dtype of the sums and tables to sketch E by.
     """
 
     token: dict[str, Tensor]  # FIELDS, [T] float64 each
@@ -32,11 +35,15 @@ class Epilogue(Protocol):
         scale: float,
         softcap: float,
         dtype: torch.dtype,
+        sketches: Sequence[VocabularySketch] = (),
     ) -> None: ...
 
     def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
         """Takes in the logits [T, C] of columns `first`, ... before bias, scale and cap: they
         become E in place, the label's column zero. `products` [T, T] shrink as the ridge rises."""
+
+    def sketched(self) -> list[Tensor]:
+        """Per table, [T, m]: the sketch of E so far, relative to the ridge as it stands."""
 
     def reduce(
         self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor

@@ -6,11 +6,13 @@ Same mathematics and interface as `csrc/cpu/head.cpp`; every step is a whole-ten
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from oasis.gram.algebra import mirrored, segment_sum
+from oasis.gram.tensor_sketch import VocabularySketch
 
 
 class Epilogue:
@@ -23,6 +25,7 @@ class Epilogue:
         scale: float,
         softcap: float,
         dtype: torch.dtype,
+        sketches: Sequence[VocabularySketch] = (),
     ) -> None:
         self.labels, self.label_index, self.distinct = labels, label_index, distinct
         self.bias, self.scale, self.softcap = bias, scale, softcap
@@ -31,6 +34,9 @@ class Epilogue:
         for f in ("peak", "ridge", "maximum"):
             self.token[f] = zeros - torch.inf
         self.gathers = zeros.new_zeros((labels.numel(), distinct.numel()), dtype=dtype)
+        self.tables = sketches
+        # As the blocks of logits lie: tokens side by side.
+        self.sums = [self.gathers.new_zeros((s.dim, labels.numel())).T for s in sketches]
 
     def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
         """In place: logits become E, the label's column zero (docs/method.md 1.2)."""
@@ -77,6 +83,12 @@ class Epilogue:
         inside = (self.distinct >= first) & (self.distinct < first + columns)
         gathered = logits[:, (self.distinct - first).clamp(0, columns - 1)]
         self.gathers = torch.where(inside, gathered, self.gathers)
+        for table, sums in zip(self.tables, self.sums, strict=True):
+            sums *= narrow.unsqueeze(1)
+            table.add(sums, logits, first)
+
+    def sketched(self) -> list[Tensor]:
+        return [sums.contiguous() for sums in self.sums]
 
     def reduce(
         self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor

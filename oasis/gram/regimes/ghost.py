@@ -6,6 +6,8 @@ be visited apart and merged.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -20,7 +22,7 @@ def visit(problem: Problem) -> tuple[Epilogue, Tensor, Tensor]:
     if problem.backend == "triton":
         return ghost_triton.visit(problem)
     count = problem.hidden.shape[0]
-    epilogue = problem.epilogue()
+    epilogue = problem.epilogue(sketches=problem.asked_sketches())
     products, inner = (problem.hidden.new_zeros((count, count)) for _ in range(2))
     for first, logits in problem.blocks(problem.hidden, problem.block_size(count)):
         epilogue.block(logits, first, products)
@@ -29,49 +31,71 @@ def visit(problem: Problem) -> tuple[Epilogue, Tensor, Tensor]:
     return epilogue, products, inner
 
 
+def whole(problem: Problem) -> tuple[Tensor, ...]:
+    """The operator's outputs."""
+    epilogue, products, inner = visit(problem)
+    return finish(problem, epilogue, products, inner, *problem.sketches(epilogue))
+
+
 def finish(
-    problem: Problem, epilogue: Epilogue, products: Tensor, inner: Tensor
+    problem: Problem,
+    epilogue: Epilogue,
+    products: Tensor,
+    inner: Tensor,
+    deltas: Tensor,
+    hidden: Tensor,
 ) -> tuple[Tensor, ...]:
     """The operator's outputs from a visit of the whole vocabulary."""
     r = problem.results(epilogue.token)
     gram = epilogue.reduce(
         products, inner, offsets(problem.tokens), r.tilt * r.lift, r.tilt * r.pull
     )
-    return problem.outputs(gram, r.metrics)
+    return problem.outputs(gram, r.metrics, problem.sample_sketches(deltas, hidden, r))
 
 
-def partial(problem: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(products, inner, gathers, token [7, T]) of a part of the vocabulary."""
+def partial(problem: Problem) -> tuple[Tensor, ...]:
+    """(products, inner, gathers, token [7, T], sketches of E and of h [T, m]) of a part of the
+    vocabulary."""
     epilogue, products, inner = visit(problem)
     token = torch.stack([epilogue.token[f] for f in FIELDS])
-    return products, inner, epilogue.gathers, token
+    return products, inner, epilogue.gathers, token, *problem.sketches(epilogue)
 
 
-def merge(
-    problem: Problem, parts: list[tuple[Tensor, Tensor, Tensor]], inner: Tensor
-) -> tuple[Tensor, ...]:
-    """The whole from the (products, gathers, token) of its disjoint parts: an online softmax.
+@dataclass(frozen=True)
+class Part:
+    """What is left of a part of the vocabulary."""
+
+    products: Tensor  # [T, T]
+    gathers: Tensor  # [T, L]
+    token: Tensor  # [7, T]
+    deltas: Tensor  # [T, m]
+
+
+def merge(problem: Problem, parts: list[Part], inner: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
+    """The whole from its disjoint parts, h h^T and the sketches [T, m] of h: an online softmax.
 
     E of every part was taken against its own ridge; each shrinks by exp(own - common ridge), on
     both sides of the products, and its sums by exp(own - common peak).
     """
-    states = [dict(zip(FIELDS, token, strict=True)) for _, _, token in parts]
+    states = [dict(zip(FIELDS, part.token, strict=True)) for part in parts]
     common = {f: torch.stack([s[f] for s in states]).amax(0) for f in ("peak", "ridge", "maximum")}
     epilogue = problem.epilogue()
     total = {f: torch.zeros_like(common["peak"]) for f in FIELDS} | common
-    products, gathers = torch.zeros_like(parts[0][0]), torch.zeros_like(parts[0][1])
-    for (part, at_labels, _), s in zip(parts, states, strict=True):
+    products, gathers = torch.zeros_like(parts[0].products), torch.zeros_like(parts[0].gathers)
+    deltas = torch.zeros_like(parts[0].deltas)
+    for part, s in zip(parts, states, strict=True):
         grown, factor = _shrink(s["peak"], common["peak"])
         total["sum"] += factor * s["sum"]
         total["weighted"] += factor * (s["weighted"] + grown * s["sum"])
         total["squares"] += factor.square() * s["squares"]
         total["label_logit"] += s["label_logit"]  # zero but in the part that holds the label
-        narrow = _shrink(s["ridge"], common["ridge"])[1].to(part.dtype).unsqueeze(1)
-        products += part * narrow * narrow.T
-        gathers += at_labels * narrow
+        narrow = _shrink(s["ridge"], common["ridge"])[1].to(products.dtype).unsqueeze(1)
+        products += part.products * narrow * narrow.T
+        gathers += part.gathers * narrow
+        deltas += part.deltas * narrow
     epilogue.gathers = gathers
     epilogue.token |= total
-    return finish(problem, epilogue, products, inner)
+    return finish(problem, epilogue, products, inner, deltas, hidden)
 
 
 def _shrink(own: Tensor, common: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,9 @@ def visit(problem: Problem) -> tuple[TiledEpilogue, Tensor, Tensor]:
     h = problem.hidden.to(weight.dtype)  # exact: it was widened from that type
     distinct, index = torch.unique(problem.labels, sorted=True, return_inverse=True)
     head = problem.bias, problem.scale, problem.softcap
-    epilogue = epilogue_class(problem.labels, index, distinct, *head, weight.dtype)
+    epilogue = epilogue_class(
+        problem.labels, index, distinct, *head, weight.dtype, problem.asked_sketches()
+    )
     count, vocabulary = h.shape[0], weight.shape[0]
     block = min(epilogue.vocabulary_block(), vocabulary)
     products = problem.hidden.new_zeros((epilogue.side, epilogue.side))

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from oasis.gram.algebra import add_lower_products, mirrored, offsets
-from oasis.gram.problem import BLOCK_ELEMENTS, Problem, unit_tilts
+from oasis.gram.problem import BLOCK_ELEMENTS, Problem
+from oasis.gram.results import unit_tilts
 
 _STREAMED = 128  # samples up to which the streaming Gram beats a matrix product
 
@@ -19,7 +20,7 @@ _STREAMED = 128  # samples up to which the streaming Gram beats a matrix product
 def instantiate(problem: Problem) -> tuple[Tensor, ...]:
     h, samples = problem.hidden, problem.tokens.numel()
     count, width = h.shape
-    first_pass = problem.epilogue(gathers=False)
+    first_pass = problem.epilogue(gathers=False, sketches=problem.asked_sketches())
     for first, logits in problem.blocks(h, problem.block_size(count)):
         first_pass.block(logits, first, None)
     r = problem.results(first_pass.token)
@@ -56,4 +57,5 @@ def instantiate(problem: Problem) -> tuple[Tensor, ...]:
             add_lower_products(product, block.reshape(samples, -1))
             gram += product
     gram = mirrored(gram) * (top * top.unsqueeze(1))
-    return problem.outputs(gram, r.metrics)
+    sketches = problem.sample_sketches(*problem.sketches(first_pass), r)
+    return problem.outputs(gram, r.metrics, sketches)

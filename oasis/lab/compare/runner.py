@@ -41,7 +41,7 @@ def plan(grid: Grid, only: Sequence[str] = ()) -> list[Cell]:
 
     ValueError for an unknown label.
     """
-    labels = [entry.label for entry in grid.entries]
+    labels = [entry.label for entry in grid.policies]
     for label in only:
         if label not in labels:
             raise ValueError(f"only: got {label!r}, expected one of {', '.join(labels)}")

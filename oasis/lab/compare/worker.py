@@ -19,6 +19,7 @@ from oasis.lab.compare.state import ERROR, FINISHED, note, state
 from oasis.lab.config import RunConfig
 from oasis.lab.record.lock import Busy, locked
 from oasis.lab.record.log import EVENTS, end_event
+from oasis.lab.settings import Scope, names
 
 DONE, FAILED, TAKEN = "done", "failed", "taken"
 STOPPED = 128 + signal.SIGTERM  # exit status of a worker that was told to stop, as shells have it
@@ -92,9 +93,7 @@ def tidy(directory: Path) -> None:
 
 def shared_key(config: RunConfig) -> tuple:
     """What runs that can use one workspace have in common."""
-    from oasis.lab.workspace import SHARED
-
-    return tuple(repr(getattr(config, name)) for name in SHARED)
+    return tuple(repr(getattr(config, name)) for name in sorted(names(RunConfig, Scope.SHARED)))
 
 
 def serve(pipe: connection.Connection, threads: int, imports: Sequence[str], log: str) -> None:

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from oasis.lab.data.tasks import Example
 from oasis.names import IGNORED
+from oasis.train.batch.columns import ITEM, TASK
 
 
 def prompt_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
@@ -112,7 +113,7 @@ class Collator:
             "attention_mask": self._pad([[1] * len(row) for row in ids], 0),
             "labels": self._pad([item["labels"] for item in items], IGNORED),
         }
-        for name in ("task", "item"):
+        for name in (TASK, ITEM):
             if all(name in item for item in items):
                 batch[name] = torch.tensor([item[name] for item in items], dtype=torch.long)
         return batch

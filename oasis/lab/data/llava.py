@@ -17,6 +17,7 @@ from torch import Tensor
 from oasis.lab.data.json_files import kind_of, read_list
 from oasis.lab.data.pictures import open_picture
 from oasis.names import IGNORED
+from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.images import COUNTS, IMAGE_KEYS
 
 MARK = "<image>"
@@ -133,7 +134,7 @@ class LlavaCollator:
     for the conversation and twice for each assistant's turn; `dataloader_num_workers` hides that.
 
     A batch has what the processor gives (`input_ids`, `attention_mask` [N, L], `pixel_values`,
-    ...), `labels` [N, L], and "num_images" [N] (see `oasis.train.batch.images`).
+    ...), `labels` [N, L], and "oasis_num_images" [N] (see `oasis.train.batch.images`).
 
     Args:
         processor: with a chat template, a `tokenizer` and an image processor.
@@ -153,8 +154,8 @@ class LlavaCollator:
         self.open_image = open_picture if open_image is None else open_image
 
     def __call__(self, items: Sequence[Conversation | dict]) -> dict[str, Tensor]:
-        """The batch of conversations, or of dicts with one as "conversation" whose numbers "task"
-        and "item" are passed on [N].
+        """The batch of conversations, or of dicts with one as "conversation" whose numbers `TASK`
+        and `ITEM` are passed on [N].
         """
         if not items:
             raise ValueError("items: got an empty batch, expected at least one conversation")
@@ -172,7 +173,7 @@ class LlavaCollator:
         if "pixel_values" in batch:
             counted = "image_grid_thw" if "image_grid_thw" in batch else "pixel_values"
             batch[COUNTS] = torch.tensor([len(row.get(counted, ())) for row in rows])
-        for key in ("task", "item"):
+        for key in (TASK, ITEM):
             if all(isinstance(item, dict) and key in item for item in items):
                 batch[key] = torch.tensor([item[key] for item in items])
         return batch

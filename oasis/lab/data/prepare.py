@@ -14,17 +14,17 @@ from oasis.lab.data import tasks as packaged
 from oasis.lab.data.benchmarks import read_preset
 from oasis.lab.data.encoded import EncodedTask, encode_examples, encode_task
 from oasis.lab.data.own.load import load
-from oasis.lab.data.own.settings import DataSettings
 from oasis.lab.data.own.store import Items
 from oasis.lab.data.repeats import with_repeats
 from oasis.lab.data.tasks import Example, Task
+from oasis.train.batch.columns import ITEM, TASK
 
 
 @dataclass(frozen=True)
 class Prepared:
     """Tasks and the items of their stream.
 
-    `items` by number ("item"), each with a "key" that says where it comes from; `arrivals` are the
+    `items` by number (`ITEM`), each with a "key" that says where it comes from; `arrivals` are the
     numbers of each task's training items, `others` those of no task. `said`: what there is to know
     of how rows were read. `digest` of rows of one's own: another one is other data.
     """
@@ -41,7 +41,7 @@ def prepare(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Prepared:
     """Read and encode what `config` names."""
     if config.data is None:
         return numbered(_packaged(config), tokenizer, config.max_length, _off_task(config))
-    settings = DataSettings.parse(config.data)
+    settings = config.data
     if config.preset is None:
         loaded = load(settings, tokenizer, config.max_length, config.data_seed)
         numbers = [task.train.numbers for task in loaded.tasks]
@@ -79,10 +79,10 @@ def numbered(
     for owner, group in [*((task.name, task.train) for task in encoded), (name, others)]:
         start = len(items)
         for place, item in enumerate(group):
-            items.append({**item, "item": start + place, "key": f"{owner}[{place}]"})
+            items.append({**item, ITEM: start + place, "key": f"{owner}[{place}]"})
         arrivals.append(range(start, len(items)))
     for number in arrivals[-1]:
-        items[number]["task"] = -1
+        items[number][TASK] = -1
     return Prepared(encoded, items, arrivals[:-1], arrivals[-1])
 
 

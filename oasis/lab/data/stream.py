@@ -11,6 +11,7 @@ from itertools import accumulate, islice
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from oasis.train.batch.columns import TASK
 from oasis.train.batch.memory import EpisodicMemory
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Stream(IterableDataset):
         raise NotImplementedError
 
     def _item(self, task: int, place: int) -> dict:
-        return {"task": task, **self.tasks[task][place]}
+        return {TASK: task, **self.tasks[task][place]}
 
     def __iter__(self) -> Iterator[dict]:
         worker = get_worker_info()
@@ -79,7 +80,7 @@ class MemoryStream(Stream):
 
     Args:
         tasks (sequence of sequences of dicts): Encoded examples of each task, in the order of
-            arrival. "task" (its index) is added where an item has none.
+            arrival. `TASK` (its index) is added where an item has none.
         batch_size (int): Candidates per batch, default 16.
         iterations_per_sample (float): Batches per arrival, default 0.125.
         capacity (int or None): Of the memory; None (default) keeps everything.

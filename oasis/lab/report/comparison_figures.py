@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy import stats
 
 from oasis.lab.report.figures import FULL, GRID, HALF, MUTED, STYLE, SURFACE, duration
-from oasis.lab.report.groups import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION
+from oasis.lab.report.groups import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION, drawn
 from oasis.lab.report.results import Variant, ours_among
 
 ROW = 0.27  # inches a line of a list of variants
@@ -292,7 +292,7 @@ def qq(found: Sequence[Variant]) -> Figure | None:
         colors = (BLUE, VERMILLION, GREEN, PURPLE, SKY)
         for (variant, z), color in zip(shown, colors, strict=False):
             at = np.linspace(0.001, 0.999, 200)
-            label = f"{variant.label} {100 * variant.ratio:g} %"
+            label = f"{drawn(variant.label)} {100 * variant.ratio:g} %"
             axes.plot(stats.norm.ppf(at), np.quantile(z, at), color=color, label=label)
         axes.set_xlabel("quantile of N(0, 1)")
         axes.set_ylabel("quantile of z")

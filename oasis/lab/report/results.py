@@ -14,32 +14,23 @@ import pandas as pd
 from scipy import stats
 
 from oasis import Selector
-from oasis.lab.config import FREE, RunConfig
+from oasis.lab.config import RunConfig
 from oasis.lab.record.log import finite
 from oasis.lab.report.runs import Run
+from oasis.lab.report.settings import DEFAULTS, settings
+from oasis.lab.settings import Scope, names
 from oasis.selection.presets import PRESETS
 from oasis.train import atomic
 
 LEVEL = 0.05
+ROUNDING = 1e-9  # relative; accuracies are shares of far fewer examples
 # Columns of the table that are measured, beside those that say which run it is.
 METRICS = (
     *("a_last", "a_avg", "forgetting", "backward_transfer", "candidates", "selected"),
     *("realised_ratio", "tokens", "seconds", "score_seconds", "train_seconds"),
     *("evaluation_seconds", "score_flops", "train_flops", "density", "bandwidth", "skew"),
 )
-# Settings by which variants of one comparison are told apart, or which change no result.
-VARIED = FREE | {"policy", "policy_options", "ratio", "seed", "tasks", "forward_batches"}
-DEFAULTS = dataclasses.asdict(RunConfig())
 DEFAULT_PRESET = inspect.signature(Selector).parameters["preset"].default
-
-
-def settings(run: Run) -> dict[str, Any]:
-    """What else the run was told: settings that are neither `VARIED` nor the default."""
-    return {
-        name: value
-        for name, value in run.settings.items()
-        if name not in VARIED and value != DEFAULTS.get(name)
-    }
 
 
 def row(run: Run) -> dict[str, Any]:
@@ -48,7 +39,7 @@ def row(run: Run) -> dict[str, Any]:
     end = run.end or {}
     order = told.get("tasks") or run.tasks
     values = {
-        "run": run.path.name,
+        "run": run.name,
         "label": run.label,
         "policy": run.policy,
         "options": json.dumps(told.get("policy_options") or {}, sort_keys=True),
@@ -69,8 +60,8 @@ def row(run: Run) -> dict[str, Any]:
         "train_seconds": run.train_seconds,
         "evaluation_seconds": run.evaluation_seconds,
     }
-    kept = ("model", "learning_rate", "rank", "lora_layers", "batch_size", "held_out", "repeats")
-    values |= measured | {name: told.get(name) for name in kept}
+    columns = names(RunConfig, Scope.COLUMN)
+    values |= measured | {name: told.get(name) for name in DEFAULTS if name in columns}
     return values | {"settings": json.dumps(settings(run), sort_keys=True)}
 
 
@@ -101,9 +92,14 @@ def welch(ours: Sequence[float], theirs: Sequence[float]) -> Welch:
     n = (len(ours), len(theirs))
     if min(n) < 2:
         return Welch(difference, n, None, "one seed: no test")
-    if len(set(ours)) == len(set(theirs)) == 1:
+    if not _varies(ours) and not _varies(theirs):
         return Welch(difference, n, None, "no spread: no test")
     return Welch(difference, n, float(stats.ttest_ind(ours, theirs, equal_var=False).pvalue))
+
+
+def _varies(values: Sequence[float]) -> bool:
+    """Whether they differ by more than rounding, from which a test would make any p at all."""
+    return max(values) - min(values) > ROUNDING * max(map(abs, values))
 
 
 @dataclass
@@ -313,7 +309,7 @@ def summary(found: Sequence[Variant]) -> dict[str, Any]:
                 "ours_minus_this": test(variant.against_ours.get(metric)),
             }
         line["accuracy_matrix"] = {
-            run.path.name: [e.accuracy for e in run.evaluations if e.after_task >= 0]
+            run.name: [e.accuracy for e in run.evaluations if e.after_task >= 0]
             for run in variant.runs
         }
         lines.append(line)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -61,6 +61,7 @@ class Run:
 
     path: Path
     policy: str
+    name: str = ""  # the folder's, with those above it where others have the same
     label: str = ""  # of the policy's variant; the policy's name where the record has none
     ratio: float | None = None
     seed: int | None = None
@@ -84,7 +85,7 @@ class Run:
         events = path / EVENTS
         if not events.is_file():
             raise FileNotFoundError(f"run directory {path} has no {EVENTS}")
-        run = cls(path=path, policy=path.name)
+        run = cls(path=path, policy=path.name, name=path.name)
         config = path / "config.yaml"
         if config.is_file():
             run.config = config.read_text(encoding="utf-8", errors="replace")
@@ -236,10 +237,10 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
     """
     if isinstance(paths, str | Path):
         paths = [paths]
-    found: dict[Path, None] = {}  # ordered, without repeats
+    found: dict[Path, Path] = {}  # in order, each folder once however it is named
     for path in map(Path, paths):
         if (path / EVENTS).is_file():
-            found[path] = None
+            found.setdefault(path.resolve(), path)
             continue
         inside = sorted(events.parent for events in path.glob(f"*/{EVENTS}"))
         if not inside:
@@ -247,10 +248,23 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
             raise FileNotFoundError(
                 f"{path} {state}; expected a run directory (with {EVENTS}) or a folder of them"
             )
-        found.update(dict.fromkeys(inside))
+        for folder in inside:
+            found.setdefault(folder.resolve(), folder)
     if not found:
         raise ValueError("run_dirs is empty; expected at least one run directory")
-    return list(found)
+    return list(found.values())
+
+
+def _name_apart(runs: Sequence[Run]) -> None:
+    """Name each run by as many parts of its path as tell it from the others."""
+    parts = {id(run): run.path.resolve().parts for run in runs}
+    for run in runs:
+        others = [own for key, own in parts.items() if key != id(run)]
+        mine = parts[id(run)]
+        count = next(
+            (n for n in range(1, len(mine)) if not any(o[-n:] == mine[-n:] for o in others)), 1
+        )
+        run.name = "/".join(mine[-count:])
 
 
 def load_all(paths: Iterable[str | Path]) -> list[Run]:
@@ -274,6 +288,7 @@ def load_all(paths: Iterable[str | Path]) -> list[Run]:
         runs.append(run)
     if paths and not runs:
         raise ValueError(f"runs: got {len(paths)}, but none of them can be read")
+    _name_apart(runs)
     return runs
 
 

@@ -75,4 +75,7 @@ class SelectSettings:
         """What the outcome depends on, as JSON has it."""
         names = ("model", "ratio", "policy", "options", "seed", "batch_size", "max_length")
         more = ("layer", "device", "dtype")
-        return {"data": self.data.told(), **{name: getattr(self, name) for name in names + more}}
+        return {
+            "data": self.data.model_dump(exclude_defaults=True),
+            **{name: getattr(self, name) for name in names + more},
+        }

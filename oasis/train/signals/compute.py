@@ -29,9 +29,10 @@ from oasis.train.scoring import (
 from oasis.train.signals.features import attended, image_text_score, mean_over
 from oasis.train.signals.sample_grads import SampleGradients
 
-GRAMS = frozenset({"gram", "validation"})
+GRAMS = frozenset({"gram", "validation", "sketch"})  # those of the layer's gradients
 HEAD = GRAMS | {"loss", "entropy", "el2n"}
 GRADS = frozenset({"full_grads", "middle_grads"})
+SKETCH = 512  # numbers of a sketch, as many as a remembering `oasis.Selector` keeps
 LAYERS = ("head", "last_block")  # whose gradients the Gram matrix is of
 
 
@@ -46,8 +47,8 @@ def compute(
 ) -> dict[str, Tensor | None]:
     """Signals of the first `candidates` rows of `batch` (default: of all), by their names.
 
-    The Gram matrices are those of the output head's gradients, or with `layer` "last_block" of the
-    trained weights of the last transformer block.
+    The Gram matrices and sketches are those of the output head's gradients, or with `layer`
+    "last_block" of the trained weights of the last transformer block.
 
     The other rows are the validation rows: "validation" gives `validation_gram` [N, M] float64, the
     inner products of the candidates' gradients with theirs, None where there are none.
@@ -77,9 +78,10 @@ def compute(
         calls.append(hidden.shape)
         last = hidden.detach()
         if scored:
-            known = head_scores(module, last, labels, head)
+            sketch = SKETCH if "sketch" in of_head else 0
+            known = head_scores(module, last, labels, head, sketch)
             found.update({name: getattr(known, name)[:count] for name in of_head - GRAMS})
-            found.update(_grams(known.gram, of_head, count))
+            found.update(_grams(known.gram, known.sketch, of_head, count))
         if "features" in needs:
             found["features"] = mean_over(last, attended(batch))[:count]
         if "image_text_score" in needs:
@@ -112,20 +114,25 @@ def compute(
             losses = mean_losses(logits, labels, where)
             found.update(grads.sketches(losses[:count], groups))
             if block:
-                gram = grads.gram(losses, last)
-                found.update(_grams(gram, block, count))
+                gram, rows = grads.gram(losses, last, SKETCH if "sketch" in block else 0)
+                found.update(_grams(gram, rows, block, count))
     return found
 
 
-def _grams(gram: Tensor, needs: frozenset[str], count: int) -> dict[str, Tensor | None]:
-    """Of the Gram matrix of all rows, what `needs` asks for: of the first `count`, and theirs with
-    the rest.
+def _grams(
+    gram: Tensor, sketch: Tensor | None, needs: frozenset[str], count: int
+) -> dict[str, Tensor | None]:
+    """Of the Gram matrix and the sketches of all rows, what `needs` asks for: of the first `count`,
+    and theirs with the rest.
     """
     found: dict[str, Tensor | None] = {}
     if "gram" in needs:
         found["gram"] = gram[:count, :count]
     if "validation" in needs:
         found["validation_gram"] = gram[:count, count:] if len(gram) > count else None
+    if "sketch" in needs:
+        assert sketch is not None  # it was asked for
+        found["sketch"] = sketch[:count]
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -204,7 +204,7 @@ class _Loader:
                     f"data.answers: rows of the task {task.name!r} have no single answer at their "
                     "end that could be one of them"
                 )
-            return self.settings.answers
+            return tuple(self.settings.answers)
         found = task.answers or {}
         if len(found) >= 2 and sum(found.values()) >= TIMES * len(found):
             return tuple(sorted(found))
@@ -229,7 +229,7 @@ class _Loader:
                 yield f"{task.name}: {others} with another answer than data.answers has"
 
 
-def task_names(paths: tuple[str, ...]) -> list[str]:
+def task_names(paths: Sequence[str]) -> list[str]:
     """What tasks are called that are a file each: its name without the ending, where that is no
     other's too, else the path.
     """

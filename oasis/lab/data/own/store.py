@@ -9,6 +9,8 @@ from typing import Any, overload
 
 import pyarrow as pa
 
+from oasis.train.batch.columns import ITEM
+
 SCHEMA = pa.schema(
     [
         ("input_ids", pa.list_(pa.int32())),
@@ -75,4 +77,4 @@ class Items(Sequence[dict[str, Any]]):
         if isinstance(index, slice):
             return Items(self.store, self.numbers[index])
         number = self.numbers[index]
-        return {**self.store.rows[number], "item": number}
+        return {**self.store.rows[number], ITEM: number}
