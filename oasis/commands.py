@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+import typer.core
 from rich.console import Console
 from rich.markup import escape
 
@@ -18,6 +19,7 @@ from oasis.extra import MISSING_EXTRA, from_extra
 if TYPE_CHECKING:
     from oasis.lab.compare import Grid
     from oasis.lab.compare.config import Cell
+    from oasis.lab.config import RunConfig
     from oasis.lab.settings import Settings
 
 Overrides = Annotated[
@@ -25,8 +27,24 @@ Overrides = Annotated[
     typer.Argument(metavar="[key=value]...", help="Settings that replace those of the file."),
 ]
 
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Results and errors alone.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Notes of the libraries too.")]
+
+
+class Commands(typer.core.TyperGroup):
+    """Ctrl-C ends any command with one line and status 130."""
+
+    def invoke(self, ctx: typer.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            fail("interrupted", 130)
+
+
 app = typer.Typer(
     name="oasis",
+    cls=Commands,
     help="Train on the few samples worth training on.",
     no_args_is_help=True,
     add_completion=False,
@@ -41,6 +59,12 @@ def fail(message: object, status: int = 2) -> NoReturn:
     # A console of its own each time: standard error may have been redirected since.
     Console(stderr=True).print(f"[red]error:[/red] {escape(line)}", soft_wrap=True, highlight=False)
     raise typer.Exit(status)
+
+
+def say(quiet: bool, message: str) -> None:
+    """A sign of life, before anything that takes long."""
+    if not quiet:
+        print(f"oasis: {message}", file=sys.stderr, flush=True)
 
 
 def meant_for_the_user(error: BaseException) -> bool:
@@ -132,8 +156,26 @@ def _print_settings(*models: type[Settings]) -> None:
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="Settings of the run.")],
+    config: Annotated[
+        str | None,
+        typer.Argument(metavar="[CONFIG.yaml]", help="Settings of the run; without it, defaults."),
+    ] = None,
     overrides: Overrides = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="Rows of your own: a file, folder or hub name (repeatable)."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A folder with a model, or a hub name.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and what it takes.")
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="report.html beside the record.")
+    ] = True,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")
     ] = False,
@@ -147,17 +189,29 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train a language model on a stream of tasks, on the samples that a policy selects."""
+    """Train a language model on the samples that a policy selects, of tasks or of your own rows.
+
+    `oasis train --data rows.jsonl --model DIR` trains LoRA on a quarter of a file's rows and judges
+    it on rows held out; docs/data.md has the formats.
+    """
+    say(quiet, "loading")
+    changes = list(overrides or ())
+    if config is not None and "=" in config:  # no file, but the first of the settings
+        changes, config = [config, *changes], None
+    given = {"data": data, "model": model, "resume": resume or None}
+    settings = _settings(config, changes, {k: v for k, v in given.items() if v})
     with one_line():
-        from oasis.lab import preflight, strict_yaml
-        from oasis.lab.config import RunConfig
-    changes = [*(overrides or ()), *(["resume=true"] if resume else ())]
-    with one_line(ValueError, TypeError, OSError):
-        settings = RunConfig.load(config, changes)
-        with strict_yaml.located(config, changes):
-            preflight.check(settings)
-    with one_line():
+        from oasis.lab import screen
         from oasis.lab.run import run
+        from oasis.lab.summary import summary
+    screen.set_up(quiet, verbose)
+    if dry_run:
+        from oasis.lab.dry_run import dry_run as plan
+
+        with running("interrupted"):
+            for line in plan(settings):
+                print(line)
+        return
     if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
         fail(
             f"{settings.directory} holds a run already: --resume goes on with it, --overwrite "
@@ -165,12 +219,106 @@ def train(
         )
     hint = "; --resume goes on from its last checkpoint" if settings.save_steps else ""
     with running(f"interrupted; {settings.directory} keeps what was done{hint}"):
-        result = run(settings)
-    if result.a_last is not None and result.a_avg is not None:
-        print(f"A_last {100 * result.a_last:.1f} %, A_avg {100 * result.a_avg:.1f} %")
-    taken = f"trained on {result.selected} of {result.candidates} samples"
-    print(f"{taken} ({100 * result.ratio:.2f} %) in {result.seconds:.0f} s")
-    print(f"draw it with: oasis report {settings.directory}")
+        result = run(settings, progress=not quiet)
+        for line in summary(result):
+            print(line)
+        if report:
+            from oasis.lab import report as pages
+
+            print(f"wrote {pages.write([settings.directory], settings.directory / 'report.html')}")
+
+
+def _settings(config: str | None, changes: list[str], given: dict[str, object]) -> RunConfig:
+    """The settings of a run: those of the file, then `key=value`, then options."""
+    with one_line():
+        from oasis.lab import preflight, strict_yaml
+        from oasis.lab.config import RunConfig
+        from oasis.lab.settings import override
+    named = [f"{key}=" for key in given]
+    with one_line(ValueError, TypeError, OSError):
+        if config is None:
+            settings = RunConfig.from_mapping({**override({}, changes), **given})
+            preflight.check(settings)
+            return settings
+        with strict_yaml.located(config, [*changes, *named]):
+            settings = RunConfig.load(config, changes, given)
+            preflight.check(settings)
+        return settings
+
+
+@app.command()
+def select(
+    model: Annotated[str, typer.Option("--model", help="A folder with a model, or a hub name.")],
+    data: Annotated[
+        list[str], typer.Option("--data", help="Rows: a file, folder or hub name (repeatable).")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .jsonl file of the kept rows.")],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[key=value]...", help="Options of the policy; data.* are of the rows."
+        ),
+    ] = None,
+    ratio: Annotated[float, typer.Option("--ratio", help="Share of the rows to keep.")] = 0.25,
+    policy: Annotated[str, typer.Option("--policy", help="Any policy by name.")] = "oasis",
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", help="Rows that compete with each other.")
+    ] = 16,
+    remember: Annotated[
+        int | None, typer.Option("--remember", help="Option of policies that remember picked rows.")
+    ] = None,
+    max_length: Annotated[
+        int, typer.Option("--max-length", help="Tokens that are scored of a row.")
+    ] = 1024,
+    seed: Annotated[int, typer.Option("--seed", help="Of the policy.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")] = "auto",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files of the same name.")
+    ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Select rows of a file without training, in one pass of a model's forward.
+
+    Kept rows are written as they are, in their order; NAME.record.jsonl beside them says of every
+    row its score and why it was not kept. Killed, the same command goes on where it was.
+    """
+    say(quiet, "loading")
+    with one_line():
+        from oasis.lab import screen
+        from oasis.lab.data.own.settings import DataSettings
+        from oasis.lab.select import SelectSettings
+        from oasis.lab.select import select as select_rows
+        from oasis.lab.settings import override
+    with one_line(ValueError, TypeError, OSError):
+        given = override({}, options or ())
+        rows = given.pop("data", {})
+        given |= {} if remember is None else {"remember": remember}
+        settings = SelectSettings(
+            model=model,
+            data=DataSettings.from_mapping({"path": data, **rows}),
+            out=out,
+            ratio=ratio,
+            policy=policy,
+            options=given,
+            seed=seed,
+            batch_size=batch_size,
+            max_length=max_length,
+            device=device,
+            dtype=dtype,
+        )
+        settings.check()
+    screen.set_up(quiet, verbose)
+    with running(f"interrupted; the same command goes on with {out}"):
+        done = select_rows(settings, overwrite=overwrite, progress=not quiet)
+    for count, what in ((done.empty, "empty"), (done.dropped, "too long to learn from")):
+        if count:
+            print(f"{count} of {done.rows} rows left out: {what}")
+    if done.cut:
+        print(f"{done.cut} rows scored by {max_length} of their tokens, and written whole")
+    kept = f"kept {done.kept} of {done.candidates} ({100 * done.ratio:.2f} %)"
+    print(f"{kept}, {done.seconds:.1f} s; {done.out}, {done.record}")
 
 
 @app.command()

@@ -9,7 +9,12 @@ from importlib import metadata
 MISSING_EXTRA = "needs the extra [train]: pip install 'oasis-select[train]'"
 
 # Where the module has another name than the package, and one that comes along.
-_MODULES = {"pyyaml": ["yaml"], "scikit-learn": ["sklearn"], "jinja2": ["jinja2", "markupsafe"]}
+_MODULES = {
+    "pyyaml": ["yaml"],
+    "scikit-learn": ["sklearn"],
+    "jinja2": ["jinja2", "markupsafe"],
+    "pillow": ["PIL"],
+}
 
 
 @cache

@@ -56,7 +56,7 @@ def demo(
         workspace = Workspace(config)
     console.print("accuracy before training:")
     for name, value in workspace.zero_shots():
-        console.print(f"  {_accuracies({name: value})}")
+        console.print(f"  {_accuracies({name: value.accuracy})}")
     _warm(workspace, console)
     results = []
     for policy in POLICIES:
@@ -83,8 +83,7 @@ def _warm(workspace: Workspace, console: Console) -> None:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        total = sum(len(task) for task in workspace.encoded)
-        task = bar.add_task("frozen blocks, once per text", total=total)
+        task = bar.add_task("frozen blocks, once per text", total=len(workspace.items))
         for done in workspace.warm():
             bar.update(task, completed=done)
 

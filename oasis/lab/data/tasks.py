@@ -34,12 +34,18 @@ class Example:
 
 @dataclass(frozen=True)
 class Task:
-    """A named task: its possible answers, its training stream, its held-out examples."""
+    """A named task: its possible answers, its training stream, its held-out examples.
+
+    A task without `choices` is answered in free text; `metric` is the name in `oasis.lab.metrics`
+    of how that is measured, None by the held-out loss alone. Training may have answers that are not
+    among the choices; such a held-out example can't be right.
+    """
 
     name: str
     choices: tuple[str, ...]
     train: list[Example]
     test: list[Example]
+    metric: str | None = None
 
 
 @dataclass(frozen=True)

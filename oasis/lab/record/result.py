@@ -10,16 +10,18 @@ from typing import Any
 
 from oasis.lab.config import RunConfig
 from oasis.lab.record.accuracy import a_avg, a_last
-from oasis.lab.record.events import End, Event
+from oasis.lab.record.events import End, Evaluation, Event
 
 
 @dataclass
 class RunResult:
     """Outcome of a run. `seconds` is wall-clock time without loading and zero-shot evaluation.
 
-    `history[k]` holds the accuracies at the end of task k. `forward_seconds` is the mean time of a
-    plain forward with loss of one candidate batch, None where it was not measured. A run that was
-    stopped early is not `finished` and has None for `a_last` and `a_avg`.
+    `history[k]` holds the accuracies at the end of task k, `losses` the held-out losses of the
+    tasks in free text before training and at the end of each task. `forward_seconds` is the mean
+    time of a plain forward with loss of one candidate batch, None where it was not measured. A run
+    that was stopped early is not `finished` and has None for `a_last`, `a_avg` and `loss` (the mean
+    over the tasks in free text of the held-out loss at the end, None where there are none).
     """
 
     directory: Path
@@ -28,8 +30,10 @@ class RunResult:
     steps: int
     zero_shot: dict[str, float]
     history: list[dict[str, float]] = field(default_factory=list)
+    losses: list[dict[str, float]] = field(default_factory=list)
     a_last: float | None = None
     a_avg: float | None = None
+    loss: float | None = None
     candidates: int = 0
     selected: int = 0
     seconds: float = 0.0
@@ -44,13 +48,15 @@ class RunResult:
         return self.selected / self.candidates if self.candidates else 0.0
 
 
-def end_of(config: RunConfig, events: Sequence[Event], sums: Mapping[str, Any]) -> End:
-    """The last event of a run whose record is `events`."""
+def end_of(tasks: Sequence[str], events: Sequence[Event], sums: Mapping[str, Any]) -> End:
+    """The last event of a run on `tasks` whose record is `events`."""
     history = _history(events)
+    losses = _losses(_evaluations(events)[-1])
     return {
         "type": "end",
-        "a_last": a_last(history, config.tasks),
-        "a_avg": a_avg(history, config.tasks),
+        "a_last": a_last(history, tasks),
+        "a_avg": a_avg(history, tasks),
+        "loss": sum(losses.values()) / len(losses) if losses else None,
         "candidates": sums["candidates"],
         "selected": sums["selected"],
         "seconds": sums["seconds"],
@@ -68,24 +74,29 @@ def result_of(config: RunConfig, events: Sequence[Event], **sums: Any) -> RunRes
         policy=config.policy,
         finished=bool(end),
         steps=sum(event["type"] == "step" for event in events),
-        zero_shot=_accuracies(events)[-1],
+        zero_shot=_accuracies(_evaluations(events)[0]),
         history=_history(events),
+        losses=[_losses(event) for event in _evaluations(events)],
         **{**_parts(events), **sums, **{k: v for k, v in end.items() if k in names}},
     )
 
 
 def _history(events: Sequence[Event]) -> list[dict[str, float]]:
-    evaluations = _accuracies(events)
-    return [evaluations[k] for k in sorted(evaluations) if k >= 0]
+    return [_accuracies(event) for event in _evaluations(events) if event["after_task"] >= 0]
 
 
-def _accuracies(events: Sequence[Event]) -> dict[int, dict[str, float]]:
-    """By the task after which they were measured, -1 before training."""
-    return {
-        event["after_task"]: {k: v for k, v in event["accuracy"].items() if v is not None}
-        for event in events
-        if event["type"] == "evaluation"
-    }
+def _evaluations(events: Sequence[Event]) -> list[Evaluation]:
+    """The last one at each boundary, in order; the first is from before training."""
+    found = {event["after_task"]: event for event in events if event["type"] == "evaluation"}
+    return [found[k] for k in sorted(found)]
+
+
+def _accuracies(event: Evaluation) -> dict[str, float]:
+    return {task: value for task, value in event["accuracy"].items() if value is not None}
+
+
+def _losses(event: Evaluation) -> dict[str, float]:
+    return {task: value for task, value in event.get("loss", {}).items() if value is not None}
 
 
 def _parts(events: Sequence[Event]) -> dict[str, float]:

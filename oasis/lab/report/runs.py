@@ -189,8 +189,9 @@ class Run:
         points = []
         for evaluation in self.evaluations:
             seen = self.tasks[: evaluation.after_task + 1]
-            if any(name in evaluation.accuracy for name in seen):
-                points.append((evaluation.candidates, accuracy.mean(evaluation.accuracy, seen)))
+            mean = accuracy.a_last([evaluation.accuracy], seen)
+            if mean is not None:
+                points.append((evaluation.candidates, mean))
         return points
 
     def accuracy_over_time(self) -> list[tuple[float, float]]:
