@@ -54,7 +54,7 @@ void sketch(Address data, const std::string& dtype, const std::vector<int64_t>& 
     throw std::bad_alloc();
 }
 
-py::tuple told(const Finding& f) { return py::make_tuple(int(f.fault), f.i, f.j); }
+py::tuple told(const Finding& f) { return py::make_tuple(int(f.wrong), f.i, f.j); }
 
 py::tuple inner_products_at(Address gram, int64_t n) {
   return told(inner_products(at<const double>(gram), n));
