@@ -23,6 +23,7 @@ NAMES = (
     "head_gram",
     "head_overhead",
     "head_regimes",
+    "head_choices",
     "head_sketch",
     "scoring",
     "multimodal",

@@ -68,6 +68,21 @@ def remember(
     capacity: int,
     /,
 ) -> None: ...
+def inner_products(gram: int, n: int, /) -> tuple[int, int, int]: ...
+def usable(
+    gram: int,
+    given: int,
+    scores: int,
+    sketch: int,
+    n: int,
+    width: int,
+    raises: bool,
+    left: int,
+    informativeness: int,
+    valid: int,
+    skipped: int,
+    /,
+) -> tuple[int, int, int]: ...
 def siren(
     gram: int,
     valid: int,

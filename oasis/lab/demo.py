@@ -16,6 +16,7 @@ from rich.table import Table
 
 from oasis.lab import report, strict_yaml
 from oasis.lab.config import RunConfig
+from oasis.lab.record.accuracy import standard_error
 from oasis.lab.run import RunResult, run
 from oasis.lab.workspace import Workspace
 
@@ -112,7 +113,8 @@ def table(config: RunConfig, results: list[RunResult]) -> Table:
 
 
 def _caption(config: RunConfig, results: list[RunResult]) -> str:
-    error = max(standard_error(result.history[-1], config.held_out) for result in results)
+    held_out = dict.fromkeys(config.tasks, config.held_out)
+    error = max(standard_error(result.history[-1], held_out) for result in results)
     text = (
         f"{config.held_out} held-out examples a task: the standard error of A_last is "
         f"{100 * error:.1f} points; smaller differences mean nothing. Samples: trained on / "
@@ -124,9 +126,3 @@ def _caption(config: RunConfig, results: list[RunResult]) -> str:
             ratio = result.score_seconds / result.steps / result.forward_seconds
             text += f" Scoring a batch takes {ratio:.2f} x a plain forward with loss."
     return text
-
-
-def standard_error(accuracy: dict[str, float], held_out: int) -> float:
-    """Standard error of the mean accuracy over tasks, each measured on `held_out` examples."""
-    variance = sum(value * (1 - value) / held_out for value in accuracy.values())
-    return variance**0.5 / len(accuracy)

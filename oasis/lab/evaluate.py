@@ -1,6 +1,4 @@
-"""Accuracy among a task's choices by likelihood, held-out loss and scores of free text, and the
-averages over a stream.
-"""
+"""Accuracy among a task's choices by likelihood; held-out loss and scores of free text."""
 
 from __future__ import annotations
 
@@ -186,24 +184,3 @@ def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if found is None:
         raise ValueError("tokenizer: expected a pad_token or an eos_token, got neither")
     return found
-
-
-def a_last(history: Sequence[dict[str, float]], tasks: Sequence[str]) -> float | None:
-    """Mean accuracy over all tasks at the last boundary (docs/method.md, 6); over those that have
-    one, where some are judged by their loss alone, None where all are.
-    """
-    values = [history[-1][task] for task in tasks if task in history[-1]]
-    return sum(values) / len(values) if values else None
-
-
-def a_avg(history: Sequence[dict[str, float]], tasks: Sequence[str]) -> float | None:
-    """Mean over the task boundaries of the mean accuracy over the tasks seen so far; of boundaries
-    and tasks that have one, None where none has.
-
-    `history[k]` maps task names to the accuracy at the end of task k.
-    """
-    if len(history) != len(tasks):
-        raise ValueError(f"history: got {len(history)} boundaries, expected {len(tasks)}")
-    means = [a_last([accuracy], tasks[: k + 1]) for k, accuracy in enumerate(history)]
-    known = [mean for mean in means if mean is not None]
-    return sum(known) / len(known) if known else None

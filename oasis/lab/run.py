@@ -29,6 +29,7 @@ from oasis.lab.record.checkpoints import (
     erase,
     save_adapter,
 )
+from oasis.lab.record.events import VERSION, Evaluation
 from oasis.lab.record.lock import locked, refuse_busy
 from oasis.lab.record.log import EVENTS, EventLog, end_event, read_events
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
@@ -85,17 +86,23 @@ class Boundaries(TrainerCallback):
         self.checkpoints.add(state.global_step, self.log)
 
 
-def _evaluation(step: int, after_task: int, found: dict[str, Measured], seconds: float) -> dict:
+def _evaluation(
+    step: int, after_task: int, found: Mapping[str, Measured], seconds: float
+) -> Evaluation:
     """Accuracies, and beside them held-out losses where there are tasks in free text."""
-    losses = {name: one.loss for name, one in found.items() if one.loss is not None}
-    return {
+    event: Evaluation = {
         "type": "evaluation",
         "step": step,
         "after_task": after_task,
         "accuracy": {n: one.accuracy for n, one in found.items() if one.accuracy is not None},
-        **({"loss": losses} if losses else {}),
         "seconds": seconds,
     }
+    losses: dict[str, float | None] = {
+        name: one.loss for name, one in found.items() if one.loss is not None
+    }
+    if losses:
+        event["loss"] = losses
+    return event
 
 
 def told(found: Mapping[str, Measured]) -> str:
@@ -282,14 +289,15 @@ def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: 
     log.write(
         {
             "type": "start",
+            "version": VERSION,
             "policy": config.policy,
             "label": config.label or config.policy,
             "ratio": ratio,
             "seed": config.seed,
             "tasks": workspace.names,
-            "held_out": {task.name: len(task.test) for task in workspace.tasks},
             **data,
             "boundaries": boundaries,
+            "held_out": {task.name: len(task.test) for task in workspace.tasks},
             "model": config.model,
             "device": str(workspace.device),
         }

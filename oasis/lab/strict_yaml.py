@@ -25,6 +25,8 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self.place: list[str] = []  # of the node that is being read: ".run", "[0]"
+        self.settings: dict[yaml.Node, str] = {}  # what complete nodes are called
+        self.sizes: dict[yaml.Node, tuple[int, int]] = {}  # their values and levels
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         event = self.peek_event()
@@ -32,12 +34,12 @@ class _Loader(yaml.SafeLoader):
             raise _error(f"more than {MOST_LEVELS} levels", event.start_mark)
         self.place.append(f"[{index}]" if isinstance(index, int) else f".{_text_of(index)}")
         node = super().compose_node(parent, index)
-        if not hasattr(node, "setting"):  # an alias keeps the name of its anchor
-            node.setting = "".join(self.place).strip(".")
+        if node is not None:  # an alias keeps the name of its anchor
+            self.settings.setdefault(node, "".join(self.place).strip("."))
         self.place.pop()
         if not isinstance(event, yaml.AliasEvent):
             self._measure(node)
-        elif not hasattr(node, "values"):
+        elif node not in self.sizes:
             raise _error(f"{event.anchor}: the alias is inside its own anchor", event.start_mark)
         return node
 
@@ -46,9 +48,11 @@ class _Loader(yaml.SafeLoader):
         parts = [] if isinstance(node, yaml.ScalarNode) else node.value
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in parts for part in pair]
-        node.values = 1 + sum(part.values for part in parts)
-        node.levels = 1 + max((part.levels for part in parts), default=0)
-        if node.values > MOST_VALUES or node.levels > MOST_LEVELS:
+        sizes = [self.sizes[part] for part in parts]
+        values = 1 + sum(values for values, _ in sizes)
+        levels = 1 + max((levels for _, levels in sizes), default=0)
+        self.sizes[node] = values, levels
+        if values > MOST_VALUES or levels > MOST_LEVELS:
             raise _error(
                 f"more than {MOST_VALUES:,} values or {MOST_LEVELS} levels, aliases written out",
                 node.start_mark,
@@ -99,7 +103,7 @@ class _Loader(yaml.SafeLoader):
             # What Python makes of it: a month 13, a number of 5,000 digits, `!!bool perhaps`.
             text = getattr(node, "value", "")
             shown = f"{text[:40]!r}" if isinstance(text, str) else node.tag
-            name = f"{node.setting}: " if node.setting else ""
+            name = f"{where}: " if (where := self.settings.get(node)) else ""
             raise _error(f"{name}{shown} cannot be read ({error})", node.start_mark) from error
 
 

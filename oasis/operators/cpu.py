@@ -6,6 +6,7 @@ What lies at the addresses that the compiled core takes is checked at every call
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -55,7 +56,7 @@ def _outside_float32(g: Tensor, squared_norms: Tensor) -> bool:
 def siren(
     gram: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     informativeness: Tensor | None = None,
@@ -77,7 +78,7 @@ def siren(
         n,
         method,
         ridge,
-        float(floor),
+        -math.inf if floor is None else float(floor),
         adjusted.data_ptr(),
         order.data_ptr(),
         0 if scores is None else scores.data_ptr(),
@@ -151,7 +152,7 @@ def _(
     gram: Tensor,
     informativeness: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     statistics: Tensor,

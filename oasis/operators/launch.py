@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -89,8 +90,14 @@ def grad_gram(grads: Sequence[Tensor]) -> Tensor:
     return out if added else out.zero_()
 
 
+@cache
+def _lowest(device: torch.device) -> Tensor:
+    """-inf for kernels that are given no floor: made once, as a graph may be captured later."""
+    return torch.full((), -torch.inf, dtype=torch.float64, device=device)
+
+
 def _siren_arguments(
-    gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float, capacity: int
+    gram: Tensor, valid: Tensor, floor: Tensor | None, method: str, ridge: float, capacity: int
 ) -> tuple[dict[str, Any], Tensor, Tensor]:
     n = gram.shape[0]
     adjusted = torch.empty(n, dtype=torch.float64, device=gram.device)
@@ -98,7 +105,7 @@ def _siren_arguments(
     arguments = {
         "gram": gram.data_ptr(),
         "valid": valid.data_ptr(),
-        "floor": floor.data_ptr(),
+        "floor": (_lowest(gram.device) if floor is None else floor).data_ptr(),
         "n": n,
         "capacity": capacity,
         "method": method,
@@ -113,7 +120,7 @@ def _siren_arguments(
 
 
 def siren(
-    gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float
+    gram: Tensor, valid: Tensor, floor: Tensor | None, method: str, ridge: float
 ) -> tuple[Tensor, Tensor]:
     """Adjusted scores [N] and order [N].
 
@@ -181,7 +188,7 @@ def siren_oris_(
     gram: Tensor,
     informativeness: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     statistics: Tensor,

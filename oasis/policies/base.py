@@ -210,7 +210,7 @@ def outcome(
         weights = torch.zeros(signals.num_samples)
         weights[picks] = weight.float()
     return replace(
-        unscored(mask), order=picks, skipped=skipped, informativeness=scores, weight=weights
+        unscored(mask), picks=picks, skipped=skipped, informativeness=scores, weight=weights
     )
 
 
@@ -222,7 +222,7 @@ def unscored(mask: Tensor) -> Selection:
         adjusted=None,
         relative=None,
         probability=None,
-        order=mask.nonzero().squeeze(1),
+        picks=mask.nonzero().squeeze(1),
         threshold=None,
         siren="none",
         backend="torch",

@@ -36,6 +36,10 @@ class Selector(nn.Module):
             to the letter) or "released" (the authors' code).
         seed: of the draws, 0 <= seed < 2^63.
         nonfinite: "raise" (a ValueError names the samples) or "skip" (they are left out).
+        checks: of batches on a GPU, whose numbers only the device knows. "deferred": nothing waits
+            for it; a batch that would raise selects nothing, counts as skipped, and raises where
+            its `indices` or `order` are read, or by `Selection.check`. "now": `select` waits and
+            raises. On the CPU errors are always raised at once.
         **overrides: any field of `oasis.Preset`, e.g. siren="residual", beta=0.5, or remember=64:
             candidates are judged by what the 64 samples selected last leave of their gradients.
 
@@ -57,6 +61,7 @@ class Selector(nn.Module):
         preset: str | Preset = "calibrated",
         seed: int = 0,
         nonfinite: str = "raise",
+        checks: str = "deferred",
         **overrides: Any,
     ):
         super().__init__()
@@ -73,11 +78,13 @@ class Selector(nn.Module):
             if name not in known:
                 raise TypeError(f"{name}: unknown option of Selector, expected {', '.join(known)}")
         self.preset = replace(preset, **overrides)
-        check_rule(self.preset.siren, self.preset.ridge, 1, "siren")
+        check_rule(self.preset.siren, self.preset.ridge, None, "siren")
         check_count("seed", seed)
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
-        self.nonfinite = nonfinite
+        if checks not in ("now", "deferred"):
+            raise ValueError(f"checks: got {checks!r}, expected 'now' or 'deferred'")
+        self.nonfinite, self.checks = nonfinite, checks
         statistics = torch.zeros(len(STATISTICS), dtype=torch.float64)
         statistics[STATISTICS["threshold"]] = self.preset.threshold(self.ratio)
         counters = torch.zeros(len(COUNTERS), dtype=torch.int64)
@@ -151,7 +158,7 @@ class Selector(nn.Module):
     @property
     def threshold(self) -> Tensor:
         """0-d float64, I_T for the next batch."""
-        return self.statistics[STATISTICS["threshold"]]
+        return self.statistics.select(0, STATISTICS["threshold"])
 
     @property
     def batches(self) -> Tensor:
@@ -215,12 +222,13 @@ class Selector(nn.Module):
         Raises:
             TypeError, ValueError: naming the argument; with nonfinite="raise" also for samples
                 whose scores are not finite, and where gradients are of another kind than those
-                remembered. The state is then unchanged.
+                remembered. The state is then unchanged. On a GPU what is wrong by its numbers is
+                told later, see `checks`.
         """
         device, remember = self.statistics.device, self.preset.remember > 0
         state_buffers(self.statistics, self.counters, device)
-        batch = validated(grads, gram, valid, scores, sketch, device, remember)
-        batch = usable(batch, self.nonfinite)
+        given = validated(grads, gram, valid, scores, sketch, device, remember)
+        batch = usable(given, self.nonfinite, self.checks == "deferred")
         if batch.sketch is None:
             return self._step(batch)
         return self._remembering(batch, batch.sketch)
@@ -252,17 +260,17 @@ class Selector(nn.Module):
     def _step(self, batch: Batch) -> Selection:
         """SIREN, then ORIS, which advances the state."""
         preset, state = self.preset, (self.statistics, self.counters)
-        rule = check_rule(preset.siren, preset.ridge, int(batch.valid.sum()), "siren")
+        rule = check_rule(preset.siren, preset.ridge, batch.valid, "siren")
         threshold = self.threshold.clone()
         floor, options = self._floor(batch), preset.options(self.ratio)
         first = batch.gram, batch.valid, floor, rule, preset.ridge
         if batch.measured:  # scores that are not the diagonal of the Gram matrix
-            adjusted, order = operators.siren(*first, batch.scores)
+            adjusted, picks = operators.siren(*first, batch.scores)
             relative, probability, mask = operators.oris_(
                 batch.scores, adjusted, batch.valid, *state, options
             )
         else:
-            adjusted, order, relative, probability, mask = operators.siren_oris_(
+            adjusted, picks, relative, probability, mask = operators.siren_oris_(
                 batch.gram, batch.scores, *first[1:], *state, options
             )
         return Selection(
@@ -271,17 +279,18 @@ class Selector(nn.Module):
             adjusted=adjusted,
             relative=relative,
             probability=probability,
-            order=order[order >= 0],
+            picks=picks,
             threshold=threshold,
             siren=rule,
             backend=operators.siren_backend(batch.gram.device.type),
             skipped=batch.skipped,
+            fault=batch.fault,
         )
 
-    def _floor(self, batch: Batch) -> Tensor:
-        """The score at which SIREN stops: -inf, but for the preset "released"."""
+    def _floor(self, batch: Batch) -> Tensor | None:
+        """The score at which SIREN stops: none, but for the preset "released"."""
         if not self.preset.stop:
-            return torch.full_like(self.threshold, -torch.inf)
+            return None
         state = self.statistics, self.counters
         options = self.preset.options(self.ratio)
         return operators.oris_stop(batch.scores, batch.valid, *state, options)

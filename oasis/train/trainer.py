@@ -183,6 +183,7 @@ class SelectionMixin(transformers_private.PrivateHooks):
                 "expected an oasis.Selection (policies.unscored(mask) makes one of a mask)"
             )
         mask = selection.mask.detach().cpu()
+        selection.check()  # the device has been waited for
         if mask.shape != (signals.num_samples,) or mask.dtype != torch.bool:
             raise ValueError(
                 f"policy {self.policy.name!r}: got a mask {tuple(mask.shape)} of {mask.dtype}, "

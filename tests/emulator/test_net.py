@@ -7,13 +7,13 @@ import re
 import pytest
 import torch
 from oris_steps import ORIS_PLAIN as PLAIN
+from oris_steps import fresh_state as state
+from random_grams import random_gram
 from sanitized.program import Fault
 
 from oasis.names import STATISTICS, pack
 
 from .device import KERNELS, Device
-from .test_oris import state
-from .test_siren import random_gram
 
 FAULTS = [
     "none", "race_in_block", "race_between_blocks", "shared_overflow", "shared_neighbour",

@@ -11,7 +11,8 @@ from oasis.lab.data.encoded import encode_examples, encode_task
 from oasis.lab.data.encoding import Collator, answer_ids, encode
 from oasis.lab.data.tasks import Example, Task
 from oasis.lab.device import choose_device, choose_dtype
-from oasis.lab.evaluate import a_avg, a_last, choice_accuracy, generated_score, held_out_loss
+from oasis.lab.evaluate import choice_accuracy, generated_score, held_out_loss
+from oasis.lab.record.accuracy import a_avg, a_last
 from oasis.names import IGNORED
 from oasis.train.frozen.prefix import freeze_below
 

@@ -94,7 +94,7 @@ def test_another_order_of_the_tasks_is_another_group_with_its_own_counts(tmp_pat
             start("oasis", tasks=tasks),
             selection(0, [0, 0, 1, 0], [True, True, False, False]),
         ]
-        events += [step(1), evaluation(0, {"a": 0.5, "b": 0.5}), {"type": "end"}]
+        events += [step(1), evaluation(0, {"a": 0.5, "b": 0.5}), {"type": "end", "seconds": 3.0}]
         paths.append(write_events(tmp_path / name, events))
     found = groups.group(load_all(paths))
     assert [group.label for group in found] == ["oasis · tasks a > b", "oasis · tasks b > a"]

@@ -31,6 +31,9 @@ SMALL = {
 }
 
 
+@pytest.mark.shows(
+    "Trainers", "TRL's DPO, KTO, GRPO, RLOO, reward, distillation", "refused: rows are no samples"
+)
 @pytest.mark.parametrize(
     "name",
     [
@@ -48,6 +51,9 @@ def test_trainers_whose_rows_are_no_samples(name):
         mixed(model=None)
 
 
+@pytest.mark.shows(
+    "Trainers", "the mixin behind the trainer in the bases", "refused at the class statement"
+)
 def test_the_mixin_behind_the_trainer():
     with pytest.raises(TypeError, match=r"expected class Wrong\(SelectionMixin, SFTTrainer\)"):
         type("Wrong", (trl.SFTTrainer, SelectionMixin), {})
@@ -57,6 +63,7 @@ def test_the_mixin_behind_the_trainer():
     type("Right", (type("Apart", (), {}), SelectionTrainer), {})
 
 
+@pytest.mark.shows("Models", "masked language models, classification heads", "refused")
 @pytest.mark.parametrize("policy", ["oasis", "random"])
 @pytest.mark.parametrize(
     "make",
@@ -71,6 +78,9 @@ def test_heads_that_do_not_predict_the_next_token(tmp_path, make, policy):
         selection_trainer(tmp_path, model, policy)
 
 
+@pytest.mark.shows(
+    "Models", "a language model that is not causal (`is_decoder=False`)", "refused, first batch"
+)
 @pytest.mark.parametrize("policy", ["oasis", "random"])
 def test_a_decoder_that_looks_ahead(tmp_path, policy):
     model = tiny_model("bert", is_decoder=False)
@@ -95,6 +105,9 @@ class Headless(PreTrainedModel):
         return CausalLMOutput(logits=self.inner(input_ids, attention_mask).logits)
 
 
+@pytest.mark.shows(
+    "Models", "no output head, or a quantised one", "works with policies that score nothing"
+)
 def test_only_a_policy_that_scores_needs_a_head(tmp_path):
     with pytest.raises(ValueError, match="got Headless.*output head.*random, full"):
         selection_trainer(tmp_path, Headless(LlamaConfig(**SMALL)), "oasis")

@@ -15,6 +15,7 @@ from scipy import stats
 
 from oasis import Selector
 from oasis.lab.config import RunConfig
+from oasis.lab.record.events import VERSION
 from oasis.lab.record.log import finite
 from oasis.lab.report.runs import Run
 from oasis.lab.report.settings import DEFAULTS, settings
@@ -35,14 +36,14 @@ DEFAULT_PRESET = inspect.signature(Selector).parameters["preset"].default
 
 def row(run: Run) -> dict[str, Any]:
     """One run: what it is, and what was measured (None where it was not)."""
-    told = run.settings
+    given = run.settings
     end = run.end or {}
-    order = told.get("tasks") or run.tasks
+    order = given.get("tasks") or run.tasks
     values = {
         "run": run.name,
         "label": run.label,
         "policy": run.policy,
-        "options": json.dumps(told.get("policy_options") or {}, sort_keys=True),
+        "options": json.dumps(given.get("policy_options") or {}, sort_keys=True),
         "ratio": 1.0 if run.keeps_all else run.ratio,
         "seed": run.seed,
         "order": " > ".join(order),
@@ -61,7 +62,7 @@ def row(run: Run) -> dict[str, Any]:
         "evaluation_seconds": run.evaluation_seconds,
     }
     columns = names(RunConfig, Scope.COLUMN)
-    values |= measured | {name: told.get(name) for name in DEFAULTS if name in columns}
+    values |= measured | {name: given.get(name) for name in DEFAULTS if name in columns}
     return values | {"settings": json.dumps(settings(run), sort_keys=True)}
 
 
@@ -141,8 +142,8 @@ class Variant:
         test = self.against_best.get(metric)
         return "close" if test and test.p is not None and not test.significant else ""
 
-    def told(self) -> dict[str, Any]:
-        return told(self.policy, self.options)
+    def resolved(self) -> dict[str, Any]:
+        return resolved(self.policy, self.options)
 
     @property
     def flops(self) -> float | None:
@@ -156,8 +157,8 @@ class Variant:
 
 
 def variants(runs: Iterable[Run]) -> list[Variant]:
-    """Group the finished runs and test each group against the best of its contest, and against ours
-    there. Policies that keep everything take no part.
+    """Group the finished runs and test each group against the best of those that it can be compared
+    with, and against ours. Policies that keep everything take no part.
 
     Raises:
         ValueError: two runs of one label, ratio and order have the same seed or other settings, as
@@ -183,16 +184,16 @@ def variants(runs: Iterable[Run]) -> list[Variant]:
         )
         for (label, ratio, order), group in members.items()
     ]
-    for contest in contests([v for v in found if v.policy != "full"]):
+    for alike in comparable([v for v in found if v.policy != "full"]):
         for metric in ("a_last", "a_avg"):
-            _contest(contest, metric)
+            _test_alike(alike, metric)
     for variant in found:  # full training stands beside every ratio; ours of its own order
         if variant.policy == "full":
             _against_ours(variant, found)
     return sorted(found, key=lambda v: -v.ratio)
 
 
-def contests(found: Iterable[Variant]) -> list[list[Variant]]:
+def comparable(found: Iterable[Variant]) -> list[list[Variant]]:
     """Variants that can be compared: of one ratio and task order, and trained alike."""
     groups: dict[tuple, list[Variant]] = {}
     for variant in found:
@@ -207,7 +208,7 @@ def main_settings(found: Iterable[Variant]) -> dict[str, Any]:
     return max(known, key=known.count, default={})
 
 
-def told(policy: str, options: dict[str, Any]) -> dict[str, Any]:
+def resolved(policy: str, options: dict[str, Any]) -> dict[str, Any]:
     """What options come to: those of ours in full, whatever preset they start from, so that what
     is said and what is meant by default compare equal.
     """
@@ -257,8 +258,8 @@ def ours_at_most(found: Iterable[Variant], order: str, settings: dict[str, Any])
     return ours_among(sorted(same, key=lambda v: -v.ratio))
 
 
-def _contest(contest: Sequence[Variant], metric: str) -> None:
-    scored = [variant for variant in contest if variant.values(metric)]
+def _test_alike(alike: Sequence[Variant], metric: str) -> None:
+    scored = [variant for variant in alike if variant.values(metric)]
     if not scored:
         return
     best = max(scored, key=lambda variant: variant.mean(metric))
@@ -314,6 +315,7 @@ def summary(found: Sequence[Variant]) -> dict[str, Any]:
         }
         lines.append(line)
     return {
+        "version": VERSION,
         "test": f"Welch's t-test, two-sided, level {LEVEL}; best of each ratio, task order and "
         "training; policies that train on everything apart; no correction for multiple comparisons",
         "variants": lines,
