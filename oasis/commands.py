@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import typer.core
-from rich.console import Console
-from rich.markup import escape
 
-from oasis.extra import MISSING_EXTRA, from_extra
+from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say
+from oasis.select_command import select
 
 if TYPE_CHECKING:
     from oasis.lab.compare import Grid
     from oasis.lab.compare.config import Cell
     from oasis.lab.config import RunConfig
     from oasis.lab.settings import Settings
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[key=value]...", help="Settings that replace those of the file."),
-]
-
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Results and errors alone.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Notes of the libraries too.")]
 
 
 class Commands(typer.core.TyperGroup):
@@ -51,69 +39,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def fail(message: object, status: int = 2) -> NoReturn:
-    """Print one red line on standard error and end with `status`."""
-    line = " ".join(str(message).split())
-    # A console of its own each time: standard error may have been redirected since.
-    Console(stderr=True).print(f"[red]error:[/red] {escape(line)}", soft_wrap=True, highlight=False)
-    raise typer.Exit(status)
-
-
-def say(quiet: bool, message: str) -> None:
-    """A sign of life, before anything that takes long."""
-    if not quiet:
-        print(f"oasis: {message}", file=sys.stderr, flush=True)
-
-
-def meant_for_the_user(error: BaseException) -> bool:
-    """Whether `error` comes from `oasis` itself, whose ValueErrors name the setting, what was got
-    and what is expected. Those of a library are faults, with a traceback."""
-    last = error.__traceback__
-    assert last is not None, "only of an error that was raised"
-    while last.tb_next is not None:
-        last = last.tb_next
-    return last.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "oasis"
-
-
-# The machine's fault, not the user's: status 1.
-DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-
-
-@contextmanager
-def running(interrupted: str) -> Iterator[None]:
-    """One line instead of a traceback for what goes wrong in a run and the user can put right."""
-    from oasis.lab.data.assets import AssetError
-
-    try:
-        # OSError: no such model, a folder in use, no space left on the device.
-        with one_line(AssetError, OSError):
-            yield
-    except ValueError as error:
-        if not meant_for_the_user(error):
-            raise
-        fail(error)
-    except KeyboardInterrupt:
-        print(file=sys.stderr)  # leaves the line of the progress bar
-        fail(interrupted, 130)
-
-
-@contextmanager
-def one_line(*errors: type[BaseException]) -> Iterator[None]:
-    """Turn `errors`, and a missing extra, into one line for the user without a traceback."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if not from_extra(error):
-            raise
-        fail(f"{error.name} is not installed; this command {MISSING_EXTRA}")
-    except errors as error:
-        status = 1 if isinstance(error, OSError) and error.errno in DISK else 2
-        if isinstance(error, OSError) and error.strerror:
-            named = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-            fail(named, status)
-        fail(error, status)
 
 
 def _version(show: bool) -> None:
@@ -202,16 +127,25 @@ def train(
     settings = _settings(config, changes, {k: v for k, v in given.items() if v})
     with one_line():
         from oasis.lab import screen
-        from oasis.lab.run import run
-        from oasis.lab.summary import summary
     screen.set_up(quiet, verbose)
     if dry_run:
-        from oasis.lab.dry_run import dry_run as plan
+        _plan(settings)
+    else:
+        _train(settings, progress=not quiet, report=report, overwrite=overwrite)
 
-        with running("interrupted"):
-            for line in plan(settings):
-                print(line)
-        return
+
+def _plan(settings: RunConfig) -> None:
+    with one_line():
+        from oasis.lab.dry_run import dry_run
+    with running("interrupted"):
+        for line in dry_run(settings):
+            print(line)
+
+
+def _train(settings: RunConfig, *, progress: bool, report: bool, overwrite: bool) -> None:
+    with one_line():
+        from oasis.lab.run import run
+        from oasis.lab.summary import summary
     if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
         fail(
             f"{settings.directory} holds a run already: --resume goes on with it, --overwrite "
@@ -219,7 +153,7 @@ def train(
         )
     hint = "; --resume goes on from its last checkpoint" if settings.save_steps else ""
     with running(f"interrupted; {settings.directory} keeps what was done{hint}"):
-        result = run(settings, progress=not quiet)
+        result = run(settings, progress=progress)
         for line in summary(result):
             print(line)
         if report:
@@ -246,79 +180,7 @@ def _settings(config: str | None, changes: list[str], given: dict[str, object]) 
         return settings
 
 
-@app.command()
-def select(
-    model: Annotated[str, typer.Option("--model", help="A folder with a model, or a hub name.")],
-    data: Annotated[
-        list[str], typer.Option("--data", help="Rows: a file, folder or hub name (repeatable).")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .jsonl file of the kept rows.")],
-    options: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[key=value]...", help="Options of the policy; data.* are of the rows."
-        ),
-    ] = None,
-    ratio: Annotated[float, typer.Option("--ratio", help="Share of the rows to keep.")] = 0.25,
-    policy: Annotated[str, typer.Option("--policy", help="Any policy by name.")] = "oasis",
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", help="Rows that compete with each other.")
-    ] = 16,
-    remember: Annotated[
-        int | None, typer.Option("--remember", help="Option of policies that remember picked rows.")
-    ] = None,
-    max_length: Annotated[
-        int, typer.Option("--max-length", help="Tokens that are scored of a row.")
-    ] = 1024,
-    seed: Annotated[int, typer.Option("--seed", help="Of the policy.")] = 0,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
-    dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")] = "auto",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files of the same name.")
-    ] = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-) -> None:
-    """Select rows of a file without training, in one pass of a model's forward.
-
-    Kept rows are written as they are, in their order; NAME.record.jsonl beside them says of every
-    row its score and why it was not kept. Killed, the same command goes on where it was.
-    """
-    say(quiet, "loading")
-    with one_line():
-        from oasis.lab import screen
-        from oasis.lab.data.own.settings import DataSettings
-        from oasis.lab.select import SelectSettings
-        from oasis.lab.select import select as select_rows
-        from oasis.lab.settings import override
-    with one_line(ValueError, TypeError, OSError):
-        given = override({}, options or ())
-        rows = given.pop("data", {})
-        given |= {} if remember is None else {"remember": remember}
-        settings = SelectSettings(
-            model=model,
-            data=DataSettings.from_mapping({"path": data, **rows}),
-            out=out,
-            ratio=ratio,
-            policy=policy,
-            options=given,
-            seed=seed,
-            batch_size=batch_size,
-            max_length=max_length,
-            device=device,
-            dtype=dtype,
-        )
-        settings.check()
-    screen.set_up(quiet, verbose)
-    with running(f"interrupted; the same command goes on with {out}"):
-        done = select_rows(settings, overwrite=overwrite, progress=not quiet)
-    for count, what in ((done.empty, "empty"), (done.dropped, "too long to learn from")):
-        if count:
-            print(f"{count} of {done.rows} rows left out: {what}")
-    if done.cut:
-        print(f"{done.cut} rows scored by {max_length} of their tokens, and written whole")
-    kept = f"kept {done.kept} of {done.candidates} ({100 * done.ratio:.2f} %)"
-    print(f"{kept}, {done.seconds:.1f} s; {done.out}, {done.record}")
+app.command()(select)
 
 
 @app.command()

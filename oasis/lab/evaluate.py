@@ -1,4 +1,4 @@
-"""Accuracy among a task's choices by likelihood, held-out loss and scores of free text."""
+"""Accuracy among a task's choices by likelihood; held-out loss and scores of free text."""
 
 from __future__ import annotations
 

@@ -76,7 +76,6 @@ class Boundaries(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, **kwargs):
         for index, boundary in enumerate(self.boundaries):
             if boundary == state.global_step:
-                assert model is not None  # the Trainer passes its own
                 self.evaluate(model, boundary, index)
         if self.config.stop_after and state.global_step >= self.config.stop_after:
             control.should_save = control.should_training_stop = True
@@ -91,15 +90,19 @@ def _evaluation(
     step: int, after_task: int, found: Mapping[str, Measured], seconds: float
 ) -> Evaluation:
     """Accuracies, and beside them held-out losses where there are tasks in free text."""
-    losses = {name: one.loss for name, one in found.items() if one.loss is not None}
-    return {
+    event: Evaluation = {
         "type": "evaluation",
         "step": step,
         "after_task": after_task,
         "accuracy": {n: one.accuracy for n, one in found.items() if one.accuracy is not None},
-        **({"loss": losses} if losses else {}),
         "seconds": seconds,
     }
+    losses: dict[str, float | None] = {
+        name: one.loss for name, one in found.items() if one.loss is not None
+    }
+    if losses:
+        event["loss"] = losses
+    return event
 
 
 def told(found: Mapping[str, Measured]) -> str:
@@ -292,9 +295,9 @@ def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: 
             "ratio": ratio,
             "seed": config.seed,
             "tasks": workspace.names,
-            "held_out": {task.name: len(task.test) for task in workspace.tasks},
             **data,
             "boundaries": boundaries,
+            "held_out": {task.name: len(task.test) for task in workspace.tasks},
             "model": config.model,
             "device": str(workspace.device),
         }

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
-def a_last(history: Sequence[Mapping[str, float]], tasks: Sequence[str]) -> float | None:
-    """Mean accuracy over all tasks at the last boundary (docs/method.md, 6); over those that have
-    one, where some are judged by their loss alone, None where all are.
+def mean(accuracy: Mapping[str, float], tasks: Sequence[str]) -> float | None:
+    """Mean accuracy over those of `tasks` that have one (free text may have a loss alone); None
+    where none has.
     """
-    values = [history[-1][task] for task in tasks if task in history[-1]]
+    values = [accuracy[task] for task in tasks if task in accuracy]
     return sum(values) / len(values) if values else None
 
 
-def a_avg(history: Sequence[Mapping[str, float]], tasks: Sequence[str]) -> float | None:
-    """Mean over the task boundaries of the mean accuracy over the tasks seen so far; of boundaries
-    and tasks that have one, None where none has.
+def a_last(history: Sequence[Mapping[str, float]], tasks: Sequence[str]) -> float | None:
+    """Mean accuracy over all tasks at the last boundary (docs/method.md, 6)."""
+    return mean(history[-1], tasks)
 
-    `history[k]` maps task names to the accuracy at the end of task k and must have tasks 0..k.
+
+def a_avg(history: Sequence[Mapping[str, float]], tasks: Sequence[str]) -> float | None:
+    """Mean over the task boundaries of the mean accuracy over the tasks seen so far, where there is
+    one.
+
+    `history[k]` maps task names to the accuracy at the end of task k.
     """
     if len(history) != len(tasks):
         raise ValueError(f"history: got {len(history)} boundaries, expected {len(tasks)}")
-    means = [a_last([accuracy], tasks[: k + 1]) for k, accuracy in enumerate(history)]
-    known = [mean for mean in means if mean is not None]
+    means = [mean(accuracy, tasks[: k + 1]) for k, accuracy in enumerate(history)]
+    known = [value for value in means if value is not None]
     return sum(known) / len(known) if known else None
 
 

@@ -19,8 +19,8 @@ Number = float | None
 
 class Start(TypedDict):
     """The first: which run it is. `boundaries`: steps at which each task ends; `held_out`: examples
-    that each task is evaluated on; of rows of one's own, `data`: their digest, `rows`: what was
-    left out of them or cut.
+    that each task is evaluated on; `data` and `rows`: a digest of rows of one's own, and what was
+    said of them.
     """
 
     type: Literal["start"]
@@ -40,8 +40,8 @@ class Start(TypedDict):
 
 class Selection(TypedDict):
     """One candidate batch, counted from 0, of the step (from 1) that trains on it. Lists are by
-    candidate; `key`: where each comes from; `tokens`: label tokens of all; `skipped`: candidates
-    that are not finite.
+    candidate; `key`: where each comes from (file and line); `tokens`: label tokens of all;
+    `skipped`: candidates that are not finite.
     """
 
     type: Literal["selection"]
@@ -74,8 +74,9 @@ class Step(TypedDict):
 
 
 class Evaluation(TypedDict):
-    """Accuracies after a task (its index; -1: before training), in [0, 1], and held-out losses of
-    tasks in free text, in nats per label token."""
+    """Accuracies after a task (its index; -1: before training), in [0, 1], and of tasks in free
+    text the held-out loss, in nats per label token.
+    """
 
     type: Literal["evaluation"]
     step: int
@@ -86,7 +87,9 @@ class Evaluation(TypedDict):
 
 
 class End(TypedDict):
-    """The last: what the run came to. From `tokens` on see `accounts`."""
+    """The last: what the run came to; `loss`: mean held-out loss over the tasks in free text. From
+    `tokens` on see `accounts`.
+    """
 
     type: Literal["end"]
     a_last: NotRequired[Number]

@@ -10,7 +10,7 @@ from typing import Any
 
 from oasis.lab.config import RunConfig
 from oasis.lab.record.accuracy import a_avg, a_last
-from oasis.lab.record.events import End, Evaluation, Event
+from oasis.lab.record.events import End, Event
 
 
 @dataclass
@@ -51,7 +51,7 @@ class RunResult:
 def end_of(tasks: Sequence[str], events: Sequence[Event], sums: Mapping[str, Any]) -> End:
     """The last event of a run on `tasks` whose record is `events`."""
     history = _history(events)
-    losses = _losses(_evaluations(events)[-1])
+    losses = _losses(events)[-1]
     return {
         "type": "end",
         "a_last": a_last(history, tasks),
@@ -74,29 +74,35 @@ def result_of(config: RunConfig, events: Sequence[Event], **sums: Any) -> RunRes
         policy=config.policy,
         finished=bool(end),
         steps=sum(event["type"] == "step" for event in events),
-        zero_shot=_accuracies(_evaluations(events)[0]),
+        zero_shot=_accuracies(events)[-1],
         history=_history(events),
-        losses=[_losses(event) for event in _evaluations(events)],
+        losses=_losses(events),
         **{**_parts(events), **sums, **{k: v for k, v in end.items() if k in names}},
     )
 
 
 def _history(events: Sequence[Event]) -> list[dict[str, float]]:
-    return [_accuracies(event) for event in _evaluations(events) if event["after_task"] >= 0]
+    evaluations = _accuracies(events)
+    return [evaluations[k] for k in sorted(evaluations) if k >= 0]
 
 
-def _evaluations(events: Sequence[Event]) -> list[Evaluation]:
-    """The last one at each boundary, in order; the first is from before training."""
-    found = {event["after_task"]: event for event in events if event["type"] == "evaluation"}
+def _accuracies(events: Sequence[Event]) -> dict[int, dict[str, float]]:
+    """By the task after which they were measured, -1 before training."""
+    return {
+        event["after_task"]: {k: v for k, v in event["accuracy"].items() if v is not None}
+        for event in events
+        if event["type"] == "evaluation"
+    }
+
+
+def _losses(events: Sequence[Event]) -> list[dict[str, float]]:
+    """Held-out losses before training and at the end of each task."""
+    found = {
+        event["after_task"]: {k: v for k, v in event.get("loss", {}).items() if v is not None}
+        for event in events
+        if event["type"] == "evaluation"
+    }
     return [found[k] for k in sorted(found)]
-
-
-def _accuracies(event: Evaluation) -> dict[str, float]:
-    return {task: value for task, value in event["accuracy"].items() if value is not None}
-
-
-def _losses(event: Evaluation) -> dict[str, float]:
-    return {task: value for task, value in event.get("loss", {}).items() if value is not None}
 
 
 def _parts(events: Sequence[Event]) -> dict[str, float]:
