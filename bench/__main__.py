@@ -27,6 +27,7 @@ NAMES = (
     "head_sketch",
     "scoring",
     "multimodal",
+    "memory",
 )
 ON_A_RUN = ("readings", "redundancy", "held_out_error")
 ON_REQUEST = ("stream_tables",)  # nothing is measured

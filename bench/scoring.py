@@ -17,18 +17,20 @@ from oasis.lab.data import tasks
 from oasis.lab.data.encoding import Collator, encode
 from oasis.lab.device import choose_dtype
 from oasis.lab.evaluate import pad_id
+from oasis.train.batch.columns import TASK
 from oasis.train.scoring import inspect_head, score
 
 
 def run(samples: int = 16) -> None:
     device = torch.device("cpu")
-    model, tokenizer = models.load("smollm2", device, choose_dtype("auto", device))
+    model = models.load_model("smollm2", device, choose_dtype("auto", device))
+    tokenizer = models.load_tokenizer("smollm2")
     rows = []
     for name in ("bbc", "tweets"):
         task = tasks.load(name, train=samples, test=samples, words=36, seed=0)
         collate = Collator(pad_id(tokenizer), "left")
         batch = collate([encode(example, tokenizer, 128) for example in task.train])
-        batch.pop("task", None)
+        batch.pop(TASK, None)
         head = inspect_head(model, batch)
         selector = Selector(0.25)
 

@@ -179,6 +179,7 @@ def cuda_device_count() -> int: ...
 
 CUDA_ONE_LAUNCH: int
 CUDA_MAX_SAMPLES: int
+CUDA_MAX_SKETCH_SAMPLES: int
 
 class _Gram(TypedDict):
     data: int
@@ -222,6 +223,47 @@ class _Siren(TypedDict):
     workspace_bytes: int
     device: int
 
+class _Sketch(TypedDict):
+    data: int
+    dtype: str
+    samples: int
+    columns: int
+    row_stride: int
+    first: int
+    dim: int
+    seed: int
+    exact: bool
+    out: int
+    workspace: int
+    workspace_bytes: int
+    device: int
+
+class _Memory(TypedDict):
+    gram: int
+    sketch: int
+    valid: int
+    memory: int
+    counters: int
+    n: int
+    capacity: int
+    width: int
+    ridge: float
+    left: int
+    scaled: int
+    workspace: int
+    workspace_bytes: int
+    device: int
+
+class _Remember(TypedDict):
+    sketch: int
+    mask: int
+    counters: int
+    n: int
+    width: int
+    capacity: int
+    memory: int
+    device: int
+
 class _Oris(TypedDict):
     informativeness: int
     adjusted: int
@@ -251,3 +293,8 @@ def cuda_siren_workspace(**arguments: Unpack[_Siren]) -> int: ...
 def cuda_siren(*, stream: int, **arguments: Unpack[_Siren]) -> None: ...
 def cuda_oris(*, stream: int, **arguments: Unpack[_Oris]) -> None: ...
 def cuda_select(*, stream: int, **arguments: Unpack[_Select]) -> bool: ...
+def cuda_sketch_workspace(**arguments: Unpack[_Sketch]) -> int: ...
+def cuda_sketch(*, stream: int, **arguments: Unpack[_Sketch]) -> None: ...
+def cuda_remembered_workspace(**arguments: Unpack[_Memory]) -> int: ...
+def cuda_remembered(*, stream: int, **arguments: Unpack[_Memory]) -> None: ...
+def cuda_remember(*, stream: int, **arguments: Unpack[_Remember]) -> None: ...

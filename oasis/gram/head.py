@@ -94,7 +94,8 @@ def head_gram(
         sketch: with every method: numbers of the sketch of each gradient that is returned beside K
             (`HeadGram.sketch`), to compare samples of different calls; 0 for none. Inner products
             of sketches are unbiased over seeds, with a standard deviation below
-            sqrt(11 / sketch I_i I_j). Of the same pass over the vocabulary; costs about a percent.
+            sqrt(11 / sketch I_i I_j). Of the same pass over the vocabulary, which it makes 2 to 3 %
+            longer.
         vocab_range: (first, last) if `weight` and `bias` hold only these rows of the head; labels
             still count from the whole head's first row. Takes "ghost".
 

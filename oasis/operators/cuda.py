@@ -32,6 +32,9 @@ def grad_gram(grads: Sequence[Tensor]) -> Tensor:
 
 @implement("grad_sketch", "CUDA")
 def _(grads: Sequence[Tensor], dim: int, seed: int) -> Tensor:
+    exact = memory.check_sketch(grads, dim, seed)
+    if launch.BUILT and grads[0].shape[0] <= launch.MAX_SKETCH_SAMPLES:
+        return launch.grad_sketch(grads, dim, seed, exact)
     return memory.grad_sketch([g.cpu() for g in grads], dim, seed).to(grads[0].device)
 
 
@@ -39,6 +42,8 @@ def _(grads: Sequence[Tensor], dim: int, seed: int) -> Tensor:
 def _(
     gram: Tensor, sketch: Tensor, valid: Tensor, ring: Tensor, counters: Tensor, ridge: float
 ) -> tuple[Tensor, Tensor]:
+    if launch.BUILT:
+        return launch.remembered(gram, sketch, valid, ring, counters, ridge)
     inputs = gram.cpu(), sketch.cpu(), valid.cpu(), ring.cpu(), counters.cpu()
     left, scaled = memory.remembered(*inputs, ridge)
     return left.to(gram.device), scaled.to(gram.device)
@@ -46,6 +51,8 @@ def _(
 
 @implement("remember_", "CUDA")
 def _(sketch: Tensor, mask: Tensor, counters: Tensor, ring: Tensor) -> None:
+    if launch.BUILT:
+        return launch.remember_(sketch, mask, counters, ring)
     sketch, mask, counters = memory_inputs(sketch, mask, counters, ring.device)
     changed = memory_buffer(ring, sketch.shape[1], ring.device).cpu()
     memory.remember_(sketch.cpu(), mask.cpu(), counters.cpu(), changed)

@@ -12,6 +12,8 @@ from torch import Tensor
 from oasis import Selection
 from oasis.policies import Policy, Signals
 
+DRY = 100  # candidate batches with samples but without a selection, after which to say so
+
 
 @dataclass
 class Counts:
@@ -46,14 +48,42 @@ class StepState:
     trains: bool = False  # whether anything was selected, on any rank
     loss: Tensor | float = 0.0
     started: float = 0.0
+    micro_batches: int = 1  # of this process that have something to train on, at least 1
+    scale: float = 1.0  # processes per process that has something to train on
     steps: int = 0  # since the last log
     trained: int = 0  # those of them that trained
+    all_steps: int = 0  # since the training began
+    all_trained: int = 0
+    unselected: int = 0  # candidate batches in a row of which nothing was selected
     last_loss: float | None = None
     tasks: Counter = field(default_factory=Counter)
 
-    def start(self, samples: int, tokens: int, trains: bool) -> None:
-        self.samples, self.tokens, self.trains, self.loss = samples, tokens, trains, 0.0
+    def start(self, samples: int, tokens: list[int], training: int, processes: int) -> None:
+        """A step of micro-batches with so many label tokens each begins, and `training` of the
+        processes have some.
+        """
+        self.samples, self.tokens, self.loss = samples, sum(tokens), 0.0
+        self.micro_batches = max(1, sum(number > 0 for number in tokens))
+        self.trains, self.scale = training > 0, processes / max(1, training)
         self.started = time.perf_counter()
+
+    def end(self) -> None:
+        """The step is over."""
+        self.steps, self.all_steps = self.steps + 1, self.all_steps + 1
+        self.trained += self.trains
+        self.all_trained += self.trains
+
+    def is_dry(self, selection: Selection, signals: Signals) -> bool:
+        """Whether with this candidate batch nothing was selected of `DRY` of them in a row."""
+        if selection.mask.any():
+            self.unselected = 0
+        elif ((signals.tokens > 0).cpu() & ~selection.skipped.cpu()).any():
+            self.unselected += 1
+        return self.unselected > 0 and self.unselected % DRY == 0
+
+    def anew(self) -> None:
+        """As before any training."""
+        vars(self).update(vars(StepState()))
 
 
 def statistics(policy: Policy) -> dict[str, float]:

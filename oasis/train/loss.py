@@ -11,9 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import Trainer
 
-from oasis.train.batch.subbatch import WEIGHT, targets
-from oasis.train.scoring import check_length, head_hook, model_inputs
+from oasis.train.batch.columns import WEIGHT
+from oasis.train.batch.subbatch import targets
+from oasis.train.scoring import check_length, head_hook, model_inputs, text_config, unwrap
 
 
 def summed_cross_entropy(
@@ -24,7 +26,7 @@ def summed_cross_entropy(
     label_smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor, Any]:
     """Forward `batch` and sum the cross-entropy over its label tokens (0-d tensor, nats), each
-    token times its row's factor where the batch has `WEIGHT` [N].
+    token times its factor where the batch has `WEIGHT` [N, L].
 
     With `gather`, logits are computed at the positions that predict a label and nowhere else, and
     the model's output holds those, [1, T, V]; otherwise all of them, [N, L, V].
@@ -57,6 +59,29 @@ def summed_cross_entropy(
         loss = F.cross_entropy(logits, wanted, reduction="sum", label_smoothing=label_smoothing)
     else:
         losses = F.cross_entropy(logits, wanted, reduction="none", label_smoothing=label_smoothing)
-        row = where.nonzero()[:, 0]  # in the order in which a mask takes its entries
-        loss = (losses * weight.to(losses)[row]).sum()
+        loss = (losses * weight.to(losses)[where]).sum()
     return loss, where.sum(), output
+
+
+def router_loss(model: nn.Module, output: Any) -> Tensor | float:
+    """The balancing loss of a mixture of experts, times its coefficient, where the model's
+    configuration asks for it (`output_router_logits`); else 0.
+    """
+    found = getattr(output, "aux_loss", None)
+    if found is None:
+        return 0.0
+    base = unwrap(model)
+    base = base.get_base_model() if hasattr(base, "get_base_model") else base
+    config = text_config(model)
+    return found * getattr(base, "router_aux_loss_coef", getattr(config, "router_aux_loss_coef", 0))
+
+
+def loss_owner(cls: type, mixin: type) -> type:
+    """The class that says what the loss of the trainer `cls` is: `mixin` where the loss would be
+    the plain Trainer's, else the one with a `compute_loss` of its own, before or behind it.
+    """
+    has = [base for base in cls.__mro__ if "compute_loss" in vars(base)]
+    at = has.index(mixin)
+    if at > 0:
+        return has[0]
+    return mixin if has[1] is Trainer else has[1]

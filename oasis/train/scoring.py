@@ -16,14 +16,12 @@ import torch
 from torch import Tensor, nn
 
 import oasis
+from oasis.train.batch import packed
 from oasis.train.batch.subbatch import is_right_padded, right_padded, take, targets
 
 TOLERANCE = 5e-3  # of the largest logit; TF32 products are good to about 1e-3
 HALF_TOLERANCE = 3e-2  # bfloat16 and float16, autocast included
-NOT_CALLED = (
-    "the output head was called {} times in one forward, expected once; a model compiled before "
-    "training does not see hooks (train it uncompiled)"
-)
+NOT_CALLED = "the output head was called {} times in one forward, expected once"
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,26 @@ class Head:
         return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
 
 
+WRAPPED = ("_orig_mod", "module", "_fsdp_wrapped_module")  # by compile; DDP, DeepSpeed; FSDP1
+
+
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module that has `get_output_embeddings`, under whatever DDP or compile put around it."""
-    inner = model
-    while not hasattr(inner, "get_output_embeddings"):
-        inner = getattr(inner, "module", None) or getattr(inner, "_orig_mod", None)
-        if inner is None:
-            raise ValueError(f"model: {type(model).__name__} has no get_output_embeddings()")
-    return inner
+    """The model under whatever DDP, DeepSpeed, FSDP or compile put around it."""
+    inner: nn.Module | None = model
+    while inner is not None:
+        model = inner
+        # Not by getattr, since wrappers answer for the model inside.
+        inside = (model._modules.get(name) for name in WRAPPED)
+        inner = next((module for module in inside if module is not None), None)
+    return model
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether `torch.compile` has been told of the model or of some of its modules."""
+    return any(
+        "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
 
 
 def forward_parameters(model: nn.Module) -> frozenset[str]:
@@ -122,11 +132,16 @@ def head_hook(model: nn.Module, pass_on: Callable[[nn.Module, Tensor], Tensor]) 
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode and no gradients inside; afterwards each module is in exactly the mode it had."""
+    """Eval mode, no gradients and nothing compiled (a compiled forward does not see hooks) inside;
+    afterwards each module is in exactly the mode it had.
+    """
     modes = [(module, module.training) for module in model.modules()]
+    eager = (
+        torch.compiler.set_stance("force_eager") if is_compiled(model) else contextlib.nullcontext()
+    )
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), eager:
             yield
     finally:
         for module, training in modes:
@@ -150,11 +165,13 @@ def model_inputs(model: nn.Module, batch: dict) -> dict:
     stays in models that look ahead (all of Gemma's with `use_bidirectional_attention`, or by
     `token_type_ids`).
     """
-    known = forward_parameters(model) - {"labels"}
+    known = (forward_parameters(model) | packed.KEYS) - {"labels"}
     inputs = {key: value for key, value in batch.items() if key in known}
     mask = inputs.get("attention_mask")
     ahead = getattr(text_config(model), "use_bidirectional_attention", None)
     ahead = ahead or any(key.endswith("token_type_ids") for key in inputs)
+    # Nor where padding would count in the balance of a router's experts.
+    ahead = ahead or getattr(text_config(model), "output_router_logits", False)
     if mask is not None and not ahead and is_right_padded(mask):
         inputs["attention_mask"] = torch.ones_like(mask)
     return {**inputs, "use_cache": False} if "use_cache" in known else inputs
@@ -224,19 +241,54 @@ def declared(text) -> Head:
 class _Comparison:
     own: Tensor  # [T, V] the model's own logits at the label positions, float64
     gathered: Tensor  # what it makes of those positions handed to the head alone
+    before: Tensor  # [P, V] its logits before the last label token of the first row, float64
+    changed: Tensor  # the same with another token there
     linear: Tensor | None  # [T, V] W h + b; None where the head is not of this form
     tolerance: float
     error: str | None = None
 
     def close(self, logits: Tensor) -> bool:
         """Equal within tolerance at the positions that are finite."""
-        finite = self.own.isfinite().all(dim=1)
-        limit = self.tolerance * self.own[finite].abs().max()
-        return bool(((logits - self.own)[finite].abs() <= limit).all())
+        return _close(logits, self.own, self.tolerance)
+
+    @property
+    def causal(self) -> bool:
+        """Whether that other token had no influence on what comes before it."""
+        return _close(self.changed, self.before, self.tolerance / 10)  # one forward computes both
 
 
-def _compare(model: nn.Module, batch: dict) -> _Comparison:
+def _close(logits: Tensor, own: Tensor, tolerance: float) -> bool:
+    finite = own.isfinite().all(dim=1)
+    if not finite.any():
+        return True
+    limit = tolerance * own[finite].abs().max()
+    return bool(((logits - own)[finite].abs() <= limit).all())
+
+
+def _with_another_end(model: nn.Module, batch: dict) -> tuple[dict, Tensor]:
+    """Rows whose last one is a copy of the first: there the last label token is made another one.
+    Also the positions [L] before that token which predict one; none where there is no such token.
+    """
+    labels, ids = batch["labels"], batch.get("input_ids")
+    before = targets(labels)[0]
+    if ids is None or ids.shape != labels.shape or not before.any():
+        return batch, torch.zeros_like(before)
+    end = int(before.nonzero()[-1]) + 1
+    config = text_config(model)
+    taken = {value for key, value in vars(unwrap(model).config).items() if "_token_" in key}
+    other = (int(ids[0, end]) + 1) % config.vocab_size
+    while other in taken:
+        other = (other + 1) % config.vocab_size
+    ids = ids.clone()
+    ids[-1, end] = other
+    return {**batch, "input_ids": ids}, before
+
+
+def _compare(model: nn.Module, batch: dict, rows: list[int]) -> _Comparison:
+    batch = take(batch, [*rows, rows[0]])
     where = targets(batch["labels"])
+    where[-1] = False
+    batch, before = _with_another_end(model, batch)
     seen: dict = {}
 
     def keep(module: nn.Module, hidden: Tensor) -> Tensor:
@@ -259,37 +311,58 @@ def _compare(model: nn.Module, batch: dict) -> _Comparison:
     inputs = model_inputs(model, batch)
     with evaluating(model):
         with head_hook(model, keep):
-            own = model(**inputs).logits[where].double()
+            logits = model(**inputs).logits
         with head_hook(model, lambda _, hidden: hidden[where].unsqueeze(0)):
             gathered = model(**inputs).logits.double()
     if not seen:
         raise RuntimeError(NOT_CALLED.format(0))
-    return _Comparison(own, gathered, **seen)
+    first, last = logits[0, before].double(), logits[-1, before].double()
+    return _Comparison(logits[where].double(), gathered, first, last, **seen)
 
 
-def inspect_head(model: nn.Module, batch: dict) -> Head:
+def inspect_head(model: nn.Module, batch: dict, everywhere: Callable[[bool], bool] = bool) -> Head:
     """Compare head(hidden) with the model's own logits at the label positions of two rows.
 
     What the configuration declares is tried first, then the plain product; where neither is what
     the model computes, `error` of the answer says so. Rows with non-finite logits tell nothing; if
     all are such, the answer is what the configuration declares, not `verified`.
+
+    Args:
+        model, batch: the model, and rows to try it with, two at a time.
+        everywhere: whether what is true here is so on every process; until all are done each
+            process goes on, since under FSDP a forward of one is a forward of all.
+
+    Raises:
+        ValueError: a model whose logits depend on tokens that come later.
     """
-    expected = declared(text_config(model))
     labelled = targets(batch["labels"]).any(dim=1).nonzero().flatten().tolist()
-    for start in range(0, len(labelled), 2):
-        seen = _compare(model, take(batch, labelled[start : start + 2]))
-        if not seen.own.isfinite().all(dim=1).any():
-            continue
-        gather = seen.gathered.shape == (1, *seen.own.shape) and seen.close(seen.gathered[0])
-        if seen.error is not None:
-            return replace(expected, gather=gather, verified=True, error=seen.error)
-        for head in (expected, Head()):
-            if seen.close(head.logits(seen.linear)):
-                return replace(head, gather=gather, verified=True)
-        error = (
-            f"model: {type(unwrap(model)).__name__} changes the logits behind its output head in a "
-            "way that its configuration does not name, so that gradients of the head cannot be "
-            "told from its input; use a policy that needs no score (random, full)"
+    pairs = [labelled[start : start + 2] for start in range(0, len(labelled), 2)] or [[0]]
+    found, at = None, 0
+    while True:
+        seen = _compare(model, batch, pairs[min(at, len(pairs) - 1)])
+        at += 1
+        if found is None and seen.own.isfinite().all(dim=1).any():
+            found = _conclude(model, seen)
+        if everywhere(found is not None or at >= len(pairs)):
+            return found or declared(text_config(model))
+
+
+def _conclude(model: nn.Module, seen: _Comparison) -> Head:
+    name, expected = type(unwrap(model)).__name__, declared(text_config(model))
+    if not seen.causal:
+        raise ValueError(
+            f"model: got {name}, whose logits depend on the tokens they are to predict (is it an "
+            "encoder, or a decoder with is_decoder=False?); expected a causal language model"
         )
-        return replace(expected, gather=gather, verified=True, error=error)
-    return expected
+    gather = seen.gathered.shape == (1, *seen.own.shape) and seen.close(seen.gathered[0])
+    if seen.error is not None or seen.linear is None:
+        return replace(expected, gather=gather, verified=True, error=seen.error)
+    for head in (expected, Head()):
+        if seen.close(head.logits(seen.linear)):
+            return replace(head, gather=gather, verified=True)
+    error = (
+        f"model: {name} changes the logits behind its output head in a "
+        "way that its configuration does not name, so that gradients of the head cannot be "
+        "told from its input; use a policy that needs no score (random, full)"
+    )
+    return replace(expected, gather=gather, verified=True, error=error)

@@ -12,7 +12,7 @@ from oasis import names
 HERE = Path(__file__).resolve().parent
 KERNELS = ROOT / "kernels" / "cuda"
 INCLUDES = [HERE / "include", KERNELS, ROOT / "csrc" / "include", ROOT / "csrc"]
-LAUNCHERS = [KERNELS / "gram.cu", KERNELS / "siren.cu"]
+LAUNCHERS = [KERNELS / f"{name}.cu" for name in ("gram", "siren", "memory")]
 
 # The scheduler is part of the sanitized program for AddressSanitizer, and hidden from
 # ThreadSanitizer, which must see the kernels' accesses alone.
@@ -61,6 +61,29 @@ class Device(Program):
         answer = self.call("gram", (*integers, offset), (), [grads.contiguous(), result])
         assert answer == "ok", answer
         return result
+
+    def sketch(self, grads, dim, seed=0, first=0, exact=False, out=None):
+        """Sketches [N, dim] of one parameter's gradients [N, P]."""
+        n, p = grads.shape
+        out = torch.zeros(n, dim, dtype=torch.float64) if out is None else out
+        integers = (TYPES[grads.dtype], n, p, p, first, dim, seed, exact)
+        answer = self.call("sketch", integers, (), [grads.contiguous(), out])
+        assert answer == "ok", answer
+        return out
+
+    def remembered(self, gram, sketch, valid, memory, counters, ridge):
+        """(Gram matrix [N, N] that is left, rescaled sketches [N, S])."""
+        left, scaled = (torch.full_like(x, torch.nan) for x in (gram, sketch))
+        buffers = [gram, sketch, valid, memory, counters, left, scaled]
+        answer = self.call("remembered", (*sketch.shape, len(memory)), (ridge,), buffers)
+        assert answer == "ok", answer
+        return left, scaled
+
+    def remember(self, sketch, mask, counters, memory):
+        """Changes memory [m, S]."""
+        buffers = [sketch, mask, counters, memory]
+        answer = self.call("remember", (*sketch.shape, len(memory)), (), buffers)
+        assert answer == "ok", answer
 
     def siren(self, gram, method="exact", ridge=0.0, valid=None, floor=-torch.inf, capacity=None):
         """(adjusted [N], order [N])."""

@@ -125,6 +125,54 @@ const char* select(const Request& r) {
   return fits ? nullptr : "does not fit";
 }
 
+const char* sketch(const Request& r) {
+  oasis::cuda::Sketch s{};
+  s.data = r.buffer<void>(0);
+  s.type = static_cast<oasis::DType>(r.integers.at(0));
+  s.samples = r.integers.at(1);
+  s.columns = r.integers.at(2);
+  s.row_stride = r.integers.at(3);
+  s.plan = {r.integers.at(4), r.integers.at(5), uint64_t(r.integers.at(6)), r.integers.at(7) != 0};
+  s.out = r.buffer<double>(1);
+  if (const char* error = oasis::cuda::sketch_workspace(s, &s.workspace_bytes)) return error;
+  const std::unique_ptr<char[]> workspace(new char[s.workspace_bytes]);
+  s.workspace = workspace.get();
+  return oasis::cuda::sketch(s, nullptr);
+}
+
+// Integers: n, width, capacity. Buffers: gram, sketch, valid, memory, counters, left, scaled.
+const char* remembered(const Request& r) {
+  oasis::cuda::Memory m{};
+  m.of = {r.buffer<double>(0),
+          r.buffer<double>(1),
+          r.buffer<bool>(2),
+          r.buffer<double>(3),
+          r.buffer<int64_t>(4) + oasis::kSelected,
+          r.integers.at(0),
+          r.integers.at(2),
+          r.integers.at(1),
+          r.doubles.at(0),
+          r.buffer<double>(5),
+          r.buffer<double>(6)};
+  if (const char* error = oasis::cuda::remembered_workspace(m, &m.workspace_bytes)) return error;
+  const std::unique_ptr<char[]> workspace(new char[m.workspace_bytes]);
+  m.workspace = workspace.get();
+  return oasis::cuda::remembered(m, nullptr);
+}
+
+// Integers: n, width, capacity. Buffers: sketch, mask, counters, memory.
+const char* remember(const Request& r) {
+  const oasis::cuda::Remember m{r.buffer<double>(0),
+                                r.buffer<bool>(1),
+                                r.buffer<int64_t>(2) + oasis::kSelected,
+                                r.integers.at(0),
+                                r.integers.at(1),
+                                r.integers.at(2),
+                                r.buffer<double>(3),
+                                0};
+  return oasis::cuda::remember(m, nullptr);
+}
+
 const char* fault(const Request& r) {
   const auto which = static_cast<oasis::Fault>(r.integers.at(0));
   const unsigned threads = unsigned(r.integers.at(1)), blocks = unsigned(r.integers.at(2));
@@ -154,6 +202,9 @@ const char* serve(const std::string& name, const Request& r) {
   if (name == "oris") return oris(r);
   if (name == "usable") return usable(r);
   if (name == "select") return select(r);
+  if (name == "sketch") return sketch(r);
+  if (name == "remembered") return remembered(r);
+  if (name == "remember") return remember(r);
   if (name == "fault") return fault(r);
   const std::string prefix = "configure:";  // configure:FILE order,processors,shared,line
   if (name.compare(0, prefix.size(), prefix) == 0)

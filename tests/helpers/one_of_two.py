@@ -7,10 +7,13 @@ import torch
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 from tiny_models import LINEAR, tiny_llama, tiny_model, with_lora
+from tiny_sft import SelectingSFT, sft_rows, sft_trainer
 from tiny_training import Fixed, Pad, Rows, arguments, selection_trainer
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from oasis import Selector
 from oasis.train import SelectionTrainer
+from oasis.train.batch.columns import TASK
 from oasis.train.scoring import Head
 from oasis.train.signals.compute import compute
 
@@ -43,24 +46,59 @@ def sharded_model(**config):
     return with_lora(tiny_model(dtype=torch.float32), LINEAR, **config)
 
 
-def train(args, model, policy: Fixed, layer: str = "head") -> dict:
-    """Three steps: the batches, the trained parameters, the losses."""
+class Blank(Pad):
+    """The first batch has no label."""
+
+    calls = 0
+
+    def __call__(self, items):
+        batch, self.calls = super().__call__(items), self.calls + 1
+        return batch | {"labels": batch["labels"].fill_(-100)} if self.calls == 1 else batch
+
+
+def train(args, model, policy, layer: str = "head", collate=None) -> dict:
+    """As many steps as `args` say: the batches, the trained parameters, the losses."""
     trainer = SelectionTrainer(
         model=model,
         args=args,
         train_dataset=Rows(48),
-        data_collator=Pad(),
+        data_collator=collate or Pad(),
         policy=policy,
         layer=layer,
     )
+    return trained(trainer)
+
+
+def trained(trainer) -> dict:
+    args, model = trainer.args, trainer.model
     seen, select = [], trainer._select
-    trainer._select = lambda batch: seen.append(batch) or select(batch)
+    trainer._select = lambda batch: seen.append(dict(batch)) or select(batch)
     trainer.train()
     assert isinstance(trainer.model_wrapped, FSDPModule) == bool(args.fsdp)
     whole = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
     whole = {n: getattr(p, "full_tensor", lambda p=p: p)() for n, p in whole.items()}
-    losses = [r["loss"] for r in trainer.state.log_history if "loss" in r]
-    return {"seen": seen, "parameters": whole, "losses": losses}
+    logs = trainer.state.log_history
+    losses = [log["loss"] for log in logs if "loss" in log]
+    counts = trainer.selection_counts
+    return {
+        **{"seen": seen, "parameters": whole, "losses": losses},
+        "selected": counts.selected,
+        "logged": [log["selected"] for log in logs if "selected" in log],
+    }
+
+
+def own_selector(folder: str, rank: int) -> dict:
+    """A selector that is part of the model which DDP wraps."""
+    model = tiny_llama()
+    model.selector = Selector(0.25, seed=rank)
+    result = train(arguments(folder, max_steps=6), model, model.selector)
+    return result | {"state": dict(model.selector.state_dict())}
+
+
+def with_trl(folder: str, masks: list[torch.Tensor]) -> dict:
+    """TRL's own loss gathers its metrics from all processes, with or without a selection there."""
+    rows = sft_rows(48)
+    return trained(sft_trainer(SelectingSFT, folder, tiny_llama(), rows, policy=Fixed(masks)))
 
 
 def draws(folder: str, policy: str) -> dict:
@@ -71,7 +109,8 @@ def draws(folder: str, policy: str) -> dict:
     )
     trainer.train()
     selected = [e["selected"] for e in events if e["type"] == "selection"]
-    state = trainer._rehearsal and trainer._rehearsal.memory.state_dict()["random"]
+    rehearsal = trainer._selection.rehearsal
+    state = rehearsal and rehearsal.memory.state_dict()["random"]
     return {"selected": torch.tensor(selected), "rehearsal": state}
 
 
@@ -83,13 +122,22 @@ def refusal(model, batch) -> str:
     return ""
 
 
-def sharded(folder: str, masks: list[torch.Tensor]) -> dict:
-    policy, args = Keeping(masks), arguments(folder, **SHARDED)
+def sharding(folder: str, **changes):
+    args = arguments(folder, **SHARDED, **changes)
     # accelerate shards where there are GPUs, and takes DDP on the CPU.
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    return args
+
+
+def sharded(folder: str, masks: list[torch.Tensor]) -> dict:
+    policy, args = Keeping(masks), sharding(folder)
     result = train(args, sharded_model(), policy, "last_block")
-    batch = {key: value for key, value in result["seen"][0].items() if key != "task"}
+    # One process has no label in its first batch: both look at the head equally often.
+    collate = Blank() if os.environ["RANK"] == "0" else Pad()
+    blank = train(sharding(folder, max_steps=2), sharded_model(), "oasis", collate=collate)
+    batch = {key: value for key, value in result["seen"][0].items() if key != TASK}
     norm = fully_shard(sharded_model(modules_to_save=["norm"]))
+    result["blank"] = blank
     return result | {"signals": policy.signals, "refused": refusal(norm, batch)}
 
 
@@ -98,6 +146,13 @@ def main(folder: str) -> None:
     masks = [torch.tensor(m, dtype=torch.bool) for m in MASKS[rank]]
     args = arguments(folder, ddp_find_unused_parameters=False)
     result = {"ddp": train(args, tiny_llama(), Fixed(masks))}
+    result["apart"] = train(
+        arguments(folder, max_steps=1, average_tokens_across_devices=False),
+        tiny_llama(),
+        Fixed(masks),
+    )
+    result["selector"] = own_selector(folder, rank)
+    result["sft"] = with_trl(folder, masks)
     for name in DRAWN:
         result[name] = [draws(folder, name) for _ in range(2)]
     result["fsdp"] = sharded(folder, masks)

@@ -7,6 +7,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from oasis import policies
 from oasis.train import SelectionTrainer
+from oasis.train.batch.columns import TASK
 
 
 class Rows(Dataset):
@@ -20,7 +21,7 @@ class Rows(Dataset):
             ids = torch.randint(1, VOCAB, (length,), generator=g)
             labels = ids.clone()
             labels[: length - int(torch.randint(1, 4, (), generator=g))] = -100
-            self.items.append({"input_ids": ids, "labels": labels, "task": i % 3})
+            self.items.append({"input_ids": ids, "labels": labels, TASK: i % 3})
 
     def __len__(self):
         return len(self.items)
@@ -42,7 +43,7 @@ class Pad:
             "input_ids": torch.stack([pad(i["input_ids"], PAD) for i in items]),
             "attention_mask": torch.stack([pad(torch.ones_like(i["labels"]), 0) for i in items]),
             "labels": torch.stack([pad(i["labels"], -100) for i in items]),
-            "task": torch.tensor([i.get("task", 0) for i in items]),
+            TASK: torch.tensor([i.get(TASK, 0) for i in items]),
         }
 
 

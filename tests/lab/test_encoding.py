@@ -10,6 +10,7 @@ from oasis.lab.data import tasks
 from oasis.lab.data.encoding import Collator, encode
 from oasis.lab.data.tasks import Example, Source
 from oasis.names import IGNORED
+from oasis.train.batch.columns import TASK
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +48,15 @@ def test_refused(tokenizer, example, length, message):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_collator_pads_and_masks(side):
     items = [
-        {"input_ids": [5, 6, 7], "labels": [-100, -100, 7], "task": 0},
-        {"input_ids": [8], "labels": [8], "task": 2},
+        {"input_ids": [5, 6, 7], "labels": [-100, -100, 7], TASK: 0},
+        {"input_ids": [8], "labels": [8], TASK: 2},
     ]
     batch = Collator(0, side)(items)
     left = side == "left"
     assert batch["input_ids"].tolist() == [[5, 6, 7], [0, 0, 8] if left else [8, 0, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1] if left else [1, 0, 0]]
     assert batch["labels"][1].tolist() == ([-100, -100, 8] if left else [8, -100, -100])
-    assert batch["task"].tolist() == [0, 2]
+    assert batch[TASK].tolist() == [0, 2]
     assert all(value.dtype == torch.long for value in batch.values())
 
 
@@ -65,7 +66,7 @@ def test_collator_refuses():
     with pytest.raises(ValueError, match="empty batch"):
         Collator(0)([])
     without = Collator(0)([{"input_ids": [1], "labels": [1]}])
-    assert "task" not in without
+    assert TASK not in without
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from oasis.lab.data.stream import MemoryStream
+from oasis.train.batch.columns import TASK
 
 
 def stream(*lengths: int, **options) -> MemoryStream:
@@ -34,7 +35,7 @@ def test_a_batch_of_16_every_8_arrivals_from_what_has_arrived():
         arrived = 8 * (number + 1)
         assert len(batch) == 16 and max(ids(batch)) < arrived
         assert len(set(ids(batch))) == min(16, arrived)
-        assert all(item["task"] == (item["input_ids"][0] >= 80) for item in batch)
+        assert all(item[TASK] == (item["input_ids"][0] >= 80) for item in batch)
 
 
 def test_the_papers_counts():
@@ -132,7 +133,7 @@ def test_boundaries_are_where_the_batches_are(lengths, rate):
         seen = step
         # Every item of a batch is of a task that has begun by then.
         begun = sum(step > end for end in ends[:-1])
-        assert max(item["task"] for item in batch) <= begun
+        assert max(item[TASK] for item in batch) <= begun
     assert seen == it.steps == ends[-1] and ends == sorted(ends)
 
 

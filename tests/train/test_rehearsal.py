@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 
 from oasis import policies
 from oasis.train import SelectionTrainer
+from oasis.train.batch.columns import TASK
 from oasis.train.batch.rehearsal import Rehearsal, join
 from oasis.train.scoring import Head
 from oasis.train.signals.compute import compute
@@ -19,7 +20,7 @@ from oasis.train.signals.compute import compute
 def test_joined_rows_give_the_gram_matrix_of_all(side):
     model = tiny_llama()
     batch, earlier = padded(side), Pad(side, 20)(Rows(6, 9).items)
-    del earlier["task"]
+    del earlier[TASK]
     memory = Rehearsal(capacity=6, seed=1)
     assert memory.draw(8) == []
     memory.add(earlier)

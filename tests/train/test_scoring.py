@@ -9,6 +9,7 @@ from padded_rows import padded
 from tiny_models import PAD, VOCAB, tiny_llama, tiny_model, with_lora
 from transformers import LlamaForCausalLM
 
+from oasis.train.batch.columns import TASK
 from oasis.train.batch.subbatch import dummy, take, targets
 from oasis.train.loss import summed_cross_entropy
 from oasis.train.scoring import Head, evaluating, head_parameters, inspect_head, score, unwrap
@@ -212,9 +213,9 @@ def test_loss_is_the_sum_over_label_tokens(side, gather, smoothing):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_take_changes_nothing_but_padding(side):
     model, batch = tiny_model(), padded(side)
-    batch["task"] = torch.arange(5)
+    batch[TASK] = torch.arange(5)
     cut = take(batch, [1, 4])
-    assert cut["labels"].shape == (2, 5) and cut["task"].tolist() == [1, 4]
+    assert cut["labels"].shape == (2, 5) and cut[TASK].tolist() == [1, 4]
     assert cut["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
     whole = take({k: v for k, v in batch.items() if k != "attention_mask"}, [1, 4])
     whole["attention_mask"] = batch["attention_mask"][[1, 4]]
@@ -237,7 +238,12 @@ def test_take_refuses_what_has_no_rows():
     with pytest.raises(ValueError, match="pixel_values"):
         take({**padded(), "pixel_values": torch.zeros(7, 3)}, [0])
     with pytest.raises(ValueError, match="name"):
-        take({**padded(), "name": ["a"] * 5}, [0])
+        take({**padded(), "name": ["a"] * 4}, [0])
+
+
+def test_take_cuts_lists_and_leaves_none():
+    cut = take({**padded(), "name": list("abcde"), "other": None}, [3, 1])
+    assert cut["name"] == ["d", "b"] and cut["other"] is None
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

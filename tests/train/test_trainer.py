@@ -13,6 +13,7 @@ from transformers import Trainer, TrainerCallback
 import oasis
 from oasis import policies
 from oasis.train import SelectionTrainer
+from oasis.train.batch.columns import TASK
 from oasis.train.scoring import Head
 from oasis.train.signals.compute import compute
 
@@ -44,7 +45,7 @@ def test_gradients_are_those_of_a_plain_step_on_the_selected(tmp_path, side, acc
     loss = trainer.train().training_loss
 
     plain = [
-        {k: v[m] for k, v in batch.items() if k != "task"}
+        {k: v[m] for k, v in batch.items() if k != TASK}
         for batch, m in zip(seen, masks, strict=True)
         if m.any()
     ]
@@ -237,7 +238,7 @@ def test_scores_by_the_gradients_of_the_last_block(tmp_path):
         trainer._select = lambda batch, s=select, b=batches: (b.append(batch), s(batch))[1]
         trainer.train()
         first = next(e for e in events[layer] if e["type"] == "selection")
-        batch = {k: v for k, v in batches[0].items() if k != "task"}
+        batch = {k: v for k, v in batches[0].items() if k != TASK}
         gram = compute(tiny_llama(), batch, Head(), frozenset({"gram"}), layer=layer)["gram"]
         assert first["informativeness"] == pytest.approx(gram.diagonal().tolist(), rel=1e-5)
     assert [e["informativeness"] for e in events["head"] if e["type"] == "selection"] != [

@@ -12,6 +12,8 @@ from tiny_models import tiny_llama
 from tiny_training import InOrder, Rows, arguments
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from oasis.names import COUNTERS
+from oasis.train.batch.columns import TASK
 from oasis.train.scoring import Head
 from oasis.train.signals.compute import compute
 from oasis.train.signals.sample_grads import SampleGradients, check_sharding
@@ -47,7 +49,7 @@ def assert_trained_as_one(results, reference, tmp_path):
         model=reference,
         args=arguments(tmp_path, max_steps=2),
         train_dataset=Rows(1),
-        batches=[{k: v for k, v in batch.items() if k != "task"} for batch in plain],
+        batches=[{k: v for k, v in batch.items() if k != TASK} for batch in plain],
     )
     trainer.train()
     expected = [r["loss"] for r in trainer.state.log_history if "loss" in r]
@@ -58,9 +60,65 @@ def assert_trained_as_one(results, reference, tmp_path):
         assert (value - parameters[name]).abs().max() < 1e-2 * 1e-3, name
 
 
-@pytest.mark.parametrize(("kind", "model"), [("ddp", tiny_llama), ("fsdp", sharded_model)])
+@pytest.mark.shows("Several processes", "DDP", "works")
+@pytest.mark.shows("Several processes", 'FSDP2, with `layer="last_block"` too', "works")
+@pytest.mark.shows("Several processes", "`SFTTrainer` under DDP", "works")
+@pytest.mark.parametrize(
+    ("kind", "model"), [("ddp", tiny_llama), ("fsdp", sharded_model), ("sft", tiny_llama)]
+)
 def test_two_processes_train_as_one_on_what_both_selected(both, kind, model, tmp_path):
     assert_trained_as_one([result[kind] for result in both], model(), tmp_path)
+
+
+@pytest.mark.shows(
+    "Several processes",
+    "`average_tokens_across_devices=False` where a process selects nothing",
+    "works: the gradient is the mean over the processes that do",
+)
+def test_a_process_without_a_selection_does_not_shrink_the_gradient(both, tmp_path):
+    ours = both[0]["apart"]
+    trainer = InOrder(
+        model=tiny_llama(),
+        args=arguments(tmp_path, max_steps=1),
+        train_dataset=Rows(1),
+        batches=[{k: v[[0, 2]] for k, v in ours["seen"][0].items() if k != TASK}],
+    )
+    # With plain steps of gradient descent, a scale would show.
+    trainer.train()
+    parameters = trainer.model.state_dict()
+    for name, value in ours["parameters"].items():
+        assert (value - parameters[name]).abs().max() < 1e-2 * 1e-3, name
+
+
+@pytest.mark.shows(
+    "Several processes",
+    "an `oasis.Selector` inside the model that DDP wraps",
+    "works: each process keeps its own",
+)
+def test_a_selector_inside_the_model_stays_each_process_own(both):
+    ours, theirs = (result["selector"] for result in both)
+    seed = COUNTERS["seed"]
+    assert [int(r["state"]["counters"][seed]) for r in (ours, theirs)] == [0, 1]
+    assert not torch.equal(ours["state"]["statistics"], theirs["state"]["statistics"])
+    for name, value in ours["parameters"].items():
+        assert torch.equal(value, theirs["parameters"][name])
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "selector"])
+def test_logged_counts_are_of_all_processes(both, kind):
+    ours, theirs = (result[kind] for result in both)
+    assert ours["logged"] == theirs["logged"]
+    assert ours["logged"][-1] == ours["selected"] + theirs["selected"] > ours["selected"] > 0
+
+
+@pytest.mark.shows(
+    "Several processes", "FSDP2, the first batch of a process without a label", "works"
+)
+def test_both_look_at_the_head_equally_often(both):
+    ours, theirs = (result["fsdp"]["blank"] for result in both)
+    assert len(ours["losses"]) == len(theirs["losses"]) > 0
+    for name, value in ours["parameters"].items():
+        assert torch.equal(value, theirs["parameters"][name])
 
 
 @pytest.mark.parametrize("policy", DRAWN)
@@ -81,7 +139,7 @@ def test_processes_draw_independently_and_reproducibly(both, policy):
 def test_sharded_weights_have_the_gradients_of_whole_ones(both):
     # Before the first step, and no process has what the other has.
     for result in (found["fsdp"] for found in both):
-        batch = {key: value for key, value in result["seen"][0].items() if key != "task"}
+        batch = {key: value for key, value in result["seen"][0].items() if key != TASK}
         expected = compute(sharded_model(), batch, Head(), Keeping.needs, layer="last_block")
         for name, value in expected.items():
             got = result["signals"][0][name]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-COUNTS = "num_images"  # [N] int64 in a batch: images of each sample, in the order of the samples
+from oasis.train.batch.columns import COUNTS
+
 IMAGE_KEYS = ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask")
 
 
 def count_images(batch: dict, config) -> dict:
-    """`batch` with "num_images" [N] where its images lie one behind another, else as it is.
+    """`batch` with `COUNTS` [N] where its images lie one behind another, else as it is.
 
     Counted by the image tokens of `input_ids` (`config.image_token_id`): exact where an image takes
     as many tokens as its grid or every other image, or where there are as many images as samples
@@ -23,7 +24,7 @@ def count_images(batch: dict, config) -> dict:
 
     Raises:
         ValueError: tokens and images don't agree, or the tokens don't tell (images of any size
-            and several in a sample): the collator has to give "num_images" then.
+            and several in a sample): the collator has to give `COUNTS` then.
     """
     token = getattr(config, "image_token_id", None)
     token = getattr(config, "image_token_index", None) if token is None else token
@@ -55,7 +56,7 @@ def count_images(batch: dict, config) -> dict:
 
 
 def image_rows(batch: dict, rows: Tensor) -> dict[str, Tensor]:
-    """For each image tensor in a batch with "num_images", the indices of its rows that belong to
+    """For each image tensor in a batch with `COUNTS`, the indices of its rows that belong to
     the samples `rows`, in their order; nothing for other batches.
     """
     if COUNTS not in batch:

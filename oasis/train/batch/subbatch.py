@@ -6,13 +6,17 @@ convention of transformers: unshifted, -100 where nothing is to be predicted.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from oasis.names import IGNORED
 from oasis.train.batch.images import IMAGE_KEYS, image_rows
 
-WEIGHT = "selection_weight"  # key of the rows' loss weights [N], where a selection has them
+
+class Nothing(dict):
+    """One row with no label, in place of a micro-batch of which nothing was selected."""
 
 
 def targets(labels: Tensor) -> Tensor:
@@ -22,6 +26,17 @@ def targets(labels: Tensor) -> Tensor:
     mask = torch.zeros_like(labels, dtype=torch.bool)
     mask[:, :-1] = labels[:, 1:] != IGNORED
     return mask
+
+
+def answers(labels: Tensor) -> Tensor:
+    """[N] int64: a hash of the label tokens of each row of `labels` [N, L], in their order. Padding
+    and what stands before them make no difference.
+    """
+    where = targets(labels)
+    # A polynomial modulo 2^64 in an odd number (the multiplier of Knuth's 64-bit generator).
+    powers = torch.full_like(labels[0], 6364136223846793005).cumprod(dim=0)
+    place = (where.cumsum(dim=1) - 1).clamp(min=0)  # 0 for the first label token
+    return ((labels.roll(-1, dims=1) + 1) * powers[place] * where).sum(dim=1)
 
 
 def right_padded(batch: dict) -> dict:
@@ -69,35 +84,27 @@ def per_token(batch: dict) -> list[str]:
 
 
 def take(batch: dict, rows: Tensor | list[int]) -> dict:
-    """Rows `rows` of every tensor, padded on the right (see `right_padded`), without the columns
-    that are padding in all of them.
+    """Rows `rows` of every tensor and list, padded on the right (see `right_padded`), without the
+    columns that are padding in all of them.
 
     A column is kept where one of them has a label, be it padding. Without an `attention_mask`
     nothing is known of padding and nothing is dropped.
 
-    With "num_images" (`images.count_images`) the rows' own images come along; where they have none,
-    the image tensors are left out, as models want it.
+    With "oasis_num_images" (`images.count_images`) the rows' own images come along; where
+    they have none, the image tensors are left out, as models want it.
 
     Raises:
-        ValueError: a tensor of which dimension 0 is not the samples.
+        ValueError: a tensor of which dimension 0 is not the samples, or a list of another length.
     """
     num = len(batch["labels"])
     index = torch.as_tensor(rows, dtype=torch.int64)
     images = image_rows(batch, index)
-    for key, value in batch.items():
-        if key in images:
-            continue
-        if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[0] != num:
-            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(
-                f"batch[{key!r}]: got {got}, expected a tensor with the {num} samples in "
-                "dimension 0, so that rows can be selected"
-            )
     rows_of = {}
     for key, value in batch.items():
-        kept = images.get(key, index)
-        if key not in images or len(kept):
-            rows_of[key] = value[kept.to(value.device)]
+        if key not in images:
+            rows_of[key] = _rows(key, value, index, num)
+        elif len(images[key]):
+            rows_of[key] = value[images[key].to(value.device)]
     rows_of = right_padded(rows_of)
     labels, mask = rows_of["labels"], rows_of.get("attention_mask")
     labels[:, 0] = IGNORED  # nothing predicts it; some counts include it
@@ -110,17 +117,34 @@ def take(batch: dict, rows: Tensor | list[int]) -> dict:
     return rows_of | {key: rows_of[key][:, :end] for key in per_token(rows_of)}
 
 
-def dummy(batch: dict, row: int) -> dict:
-    """One row with no label, for a micro-batch of which nothing was selected: the same forward and
-    backward calls take place on every rank, and all gradients come out zero. Where all tensors are
-    one number per token, one attended token of the row is enough.
+def _rows(key: str, value: Any, index: Tensor, num: int) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, Tensor) and value.ndim and value.shape[0] == num:
+        return value[index.to(value.device)]
+    if isinstance(value, list) and len(value) == num:
+        return [value[row] for row in index.tolist()]
+    got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    raise ValueError(
+        f"batch[{key!r}]: got {got}, expected a tensor with the {num} samples in "
+        "dimension 0, so that rows can be selected"
+    )
+
+
+def dummy(batch: dict, row: int) -> Nothing:
+    """One row with no label, for a micro-batch of which nothing was selected: where another process
+    selected something, the same forward and backward calls take place on every one, and all
+    gradients of this one come out zero. Where all tensors are one number per token, one attended
+    token of the row is enough.
     """
     out = take(batch, [row])
     labels = out["labels"]
     length = labels.shape[1]
-    if all(value.ndim == 1 or value.shape == labels.shape for value in out.values()):
+    if all(
+        isinstance(v, Tensor) and (v.ndim == 1 or v.shape == labels.shape) for v in out.values()
+    ):
         attended = out["attention_mask"][0] if "attention_mask" in out else torch.ones(length)
         column = int(attended.ne(0).to(torch.int8).argmax())
         out = {k: v[:, column : column + 1] if v.ndim == 2 else v for k, v in out.items()}
     out["labels"] = torch.full_like(out["labels"], IGNORED)
-    return out
+    return Nothing(out)

@@ -24,6 +24,11 @@ from oasis.train.signals.sketch import SIZE, CountSketch
 TOLERANCE = 1e-2  # of a weight's gradient: what the hooks sum up against autograd's, bfloat16 too
 USE_HEAD = "score by the output head (layer='head', a policy without full_grads or middle_grads)"
 
+NO_GRADIENT = (
+    "model: got no gradient of any trained weight from a forward in eval mode, expected some (is "
+    f"the forward run without gradients, or around the trained weights?); {USE_HEAD}"
+)
+
 
 def check_sharding(model: nn.Module) -> bool:
     """Whether the weights of `model` are sharded by FSDP2.
@@ -221,7 +226,7 @@ class SampleGradients:
         self._out = {group: make() for group in wanted}
         self._sums = {}
         if not losses.requires_grad:
-            return True
+            raise ValueError(NO_GRADIENT)
         every = [name for name in self._trained if name in set().union(*wanted.values())]
         hooked = [name for name in every if name in self._hooked]
         loop = [name for name in every if name not in self._hooked]
@@ -232,6 +237,8 @@ class SampleGradients:
                 totals = self._grad(losses.sum(), hooked)
         finally:
             self._wanted = None
+        if hooked and not loop and all(total is None for total in totals.values()):
+            raise ValueError(NO_GRADIENT)
         wrong = {name for name in hooked if not self._agrees(name, totals[name])}
         if wrong:
             self._wrong |= wrong

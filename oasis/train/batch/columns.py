@@ -1,0 +1,6 @@
+"""Names of what this package puts into a batch: none that a data set or a model uses."""
+
+TASK = "oasis_task"  # [N] int64: index of the task that a sample belongs to, -1 for none
+ITEM = "oasis_item"  # [N] int64: number of the sample in the stream
+WEIGHT = "oasis_weight"  # [N] float: factors of the rows' losses, where a selection has them
+COUNTS = "oasis_num_images"  # [N] int64: images of each sample, in the order of the samples
