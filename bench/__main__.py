@@ -23,9 +23,11 @@ NAMES = (
     "head_gram",
     "head_overhead",
     "head_regimes",
+    "head_choices",
     "head_sketch",
     "scoring",
     "multimodal",
+    "memory",
 )
 ON_A_RUN = ("readings", "redundancy", "held_out_error")
 ON_REQUEST = ("stream_tables",)  # nothing is measured

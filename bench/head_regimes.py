@@ -35,7 +35,7 @@ def times(shape, rounds: int = 3) -> dict[str, float]:
     """CPU seconds per regime; one hopeless by the model (4 x the best estimate) is not run."""
     x = inputs(*shape)
     keys = dict(zip(("tokens", "width", "vocabulary", "samples"), shape, strict=True))
-    estimate = {m: cost.seconds(m, **keys) for m in cost.METHODS}
+    estimate = {m: cost.work(m, **keys).seconds(cost.CPU) for m in cost.METHODS}
     limit = 4 * min(estimate.values())
     functions = {
         m: lambda m=m: head_gram(*x, num_samples=shape[3], method=m)
@@ -51,7 +51,8 @@ def fit(measured) -> tuple[float, float]:
     for shape, seconds in measured:
         keys = dict(zip(("tokens", "width", "vocabulary", "samples"), shape, strict=True))
         for m, s in seconds.items():
-            rows.append([x / s for x in cost.work(m, **keys)])
+            work = cost.work(m, **keys)
+            rows.append([sum(work.flops.values()) / s, work.traffic / s])
     a = torch.tensor(rows, dtype=torch.float64)
     size = a.abs().amax(0)
     x = torch.linalg.lstsq(a / size, torch.ones(len(a), 1, dtype=torch.float64)).solution[:, 0]
@@ -63,7 +64,7 @@ def run() -> None:
     for shape in GRID:
         seconds = times(shape)
         measured.append((shape, seconds))
-        picked = cost.pick(*shape, 4096, "cpu")
+        picked = cost.pick(*shape)
         allowed = [m for m in seconds if m != "sketch" or shape[3] >= cost.SKETCH_SAMPLES]
         best = min(allowed, key=seconds.get)
         over = seconds[picked] / seconds[best]

@@ -32,7 +32,7 @@ from oasis import policies
 from oasis.lab.data.encoding import Collator, encode
 from oasis.lab.data.stream import MemoryStream
 from oasis.lab.data.tasks import Example
-from oasis.lab.evaluate import a_avg, a_last
+from oasis.lab.record.accuracy import a_avg, a_last
 from oasis.lab.report.results import welch
 from oasis.train import SelectionTrainer
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from transformers import PrinterCallback
 
 from oasis.lab import strict_yaml
+from oasis.lab.arguments import training_arguments
 from oasis.lab.config import RunConfig
-from oasis.lab.run import training_arguments
 from oasis.lab.workspace import Workspace
 from oasis.policies import Policy
 from oasis.train import SelectionTrainer
@@ -37,7 +37,9 @@ def trainer_of(
     with workspace.lora(config) as model:
         trainer = kind(
             model=model,
-            args=training_arguments(config, workspace, stream.steps, progress=False),
+            args=training_arguments(
+                config, stream.steps, cpu=workspace.device.type == "cpu", progress=False
+            ),
             train_dataset=stream,
             data_collator=workspace.collator,
             processing_class=workspace.tokenizer,

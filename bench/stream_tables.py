@@ -39,7 +39,7 @@ def variants(rows: pd.DataFrame) -> list[Variant]:
     ]
 
 
-def contest(group: list[Variant]) -> list[list[str]]:
+def rows_of(group: list[Variant]) -> list[list[str]]:
     """Variants of one ratio and order, and full training, the best A_last first."""
     ours = next((v for v in group if v.label == OURS), None)
     return [_row(v, ours) for v in sorted(group, key=lambda v: -v.mean("a_last"))]
@@ -110,7 +110,7 @@ def run() -> None:
         found = variants(rows)
         for order in dict.fromkeys(v.order for v in found):
             for ratio, group in by_ratio([v for v in found if v.order == order]):
-                table(f"{path.stem}, {100 * ratio:g} %, {order}", HEADER, contest(group))
+                table(f"{path.stem}, {100 * ratio:g} %, {order}", HEADER, rows_of(group))
         if rows.ratio[rows.ratio < 1].nunique() > 1:
             table(f"{path.stem}, all ratios together", PAIRED, paired(rows))
         if path.stem == "wild":

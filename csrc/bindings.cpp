@@ -11,6 +11,7 @@
 #include "cpu/calls.h"
 #include "cpu/kernels.h"
 #include "cpu/names.h"
+#include "cpu/usable.h"
 #include "oasis/mean_field.h"
 #include "oasis/oris.h"
 #include "oasis/philox.h"
@@ -51,6 +52,24 @@ void sketch(Address data, const std::string& dtype, const std::vector<int64_t>& 
   py::gil_scoped_release unlocked;
   if (!kernels().sketch(samples, {first, dim, seed, exact}, at<double>(out)))
     throw std::bad_alloc();
+}
+
+py::tuple told(const Finding& f) { return py::make_tuple(int(f.wrong), f.i, f.j); }
+
+py::tuple inner_products_at(Address gram, int64_t n) {
+  return told(inner_products(at<const double>(gram), n));
+}
+
+py::tuple finite_entries_at(Address gram, Address valid, int64_t n) {
+  return told(finite_entries(at<const double>(gram), at<const bool>(valid), n));
+}
+
+py::tuple usable_at(Address gram, Address given, Address scores, Address sketch, int64_t n,
+                    int64_t width, bool raises, Address left, Address informativeness,
+                    Address valid, Address skipped) {
+  return told(usable({at<const double>(gram), at<const bool>(given), at<const double>(scores),
+                      at<const double>(sketch), n, width, raises, at<double>(left),
+                      at<double>(informativeness), at<bool>(valid), at<bool>(skipped)}));
 }
 
 int64_t siren_at(Address gram, Address valid, int64_t n, const std::string& method, double ridge,
@@ -238,6 +257,9 @@ PYBIND11_MODULE(_core, m) {
   m.def("sketch", &oasis::sketch);
   m.def("remembered", &oasis::remembered);
   m.def("remember", &oasis::remember_at);
+  m.def("inner_products", &oasis::inner_products_at);
+  m.def("finite_entries", &oasis::finite_entries_at);
+  m.def("usable", &oasis::usable_at);
   m.def("siren", &oasis::siren_at);
   m.def("mean_field_sum", &oasis::mean_field_sum);
   m.def("oris", &oasis::oris_step);

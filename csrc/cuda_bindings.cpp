@@ -57,6 +57,46 @@ cuda::Oris cuda_oris_of(const py::kwargs& k) {
   return o;
 }
 
+cuda::Sketch cuda_sketch_of(const py::kwargs& k) {
+  cuda::Sketch s{};
+  s.data = pointer<const void>(k, "data");
+  s.type = named<DType>(field<std::string>(k, "dtype"));
+  s.samples = field<int64_t>(k, "samples");
+  s.columns = field<int64_t>(k, "columns");
+  s.row_stride = field<int64_t>(k, "row_stride");
+  s.plan = {field<int64_t>(k, "first"), field<int64_t>(k, "dim"), field<uint64_t>(k, "seed"),
+            field<bool>(k, "exact")};
+  s.out = pointer<double>(k, "out");
+  s.workspace = pointer<void>(k, "workspace");
+  s.workspace_bytes = field<size_t>(k, "workspace_bytes");
+  s.device = field<int>(k, "device");
+  return s;
+}
+
+cuda::Memory cuda_memory_of(const py::kwargs& k) {
+  return {remembered_fields(k), pointer<void>(k, "workspace"), field<size_t>(k, "workspace_bytes"),
+          field<int>(k, "device")};
+}
+
+cuda::Candidates cuda_candidates_of(const py::kwargs& k) {
+  cuda::Candidates c{};
+  c.usable.gram = pointer<const double>(k, "gram");
+  c.usable.given = pointer<const bool>(k, "given");
+  c.usable.scores = pointer<const double>(k, "scores");
+  c.usable.sketch = pointer<const double>(k, "sketch");
+  c.usable.n = field<int64_t>(k, "n");
+  c.usable.width = field<int64_t>(k, "width");
+  c.usable.raises = field<bool>(k, "raises");
+  c.usable.left = pointer<double>(k, "left");
+  c.usable.informativeness = pointer<double>(k, "informativeness");
+  c.usable.valid = pointer<bool>(k, "valid");
+  c.usable.skipped = pointer<bool>(k, "skipped");
+  c.products = field<bool>(k, "products");
+  c.wrong = pointer<int64_t>(k, "wrong");
+  c.device = field<int>(k, "device");
+  return c;
+}
+
 size_t cuda_gram_workspace(const py::kwargs& k) {
   size_t bytes = 0;
   raise_if(cuda::gram_workspace(cuda_gram_of(k), &bytes));
@@ -64,6 +104,9 @@ size_t cuda_gram_workspace(const py::kwargs& k) {
 }
 void cuda_gram(const py::kwargs& k) {
   raise_if(cuda::gram(cuda_gram_of(k), pointer<void>(k, "stream")));
+}
+void cuda_usable(const py::kwargs& k) {
+  raise_if(cuda::usable(cuda_candidates_of(k), pointer<void>(k, "stream")));
 }
 size_t cuda_siren_workspace(const py::kwargs& k) {
   size_t bytes = 0;
@@ -83,15 +126,50 @@ bool cuda_select(const py::kwargs& k) {
   return fits;
 }
 
+size_t cuda_sketch_workspace(const py::kwargs& k) {
+  size_t bytes = 0;
+  raise_if(cuda::sketch_workspace(cuda_sketch_of(k), &bytes));
+  return bytes;
+}
+void cuda_sketch(const py::kwargs& k) {
+  raise_if(cuda::sketch(cuda_sketch_of(k), pointer<void>(k, "stream")));
+}
+size_t cuda_remembered_workspace(const py::kwargs& k) {
+  size_t bytes = 0;
+  raise_if(cuda::remembered_workspace(cuda_memory_of(k), &bytes));
+  return bytes;
+}
+void cuda_remembered(const py::kwargs& k) {
+  raise_if(cuda::remembered(cuda_memory_of(k), pointer<void>(k, "stream")));
+}
+void cuda_remember(const py::kwargs& k) {
+  const cuda::Remember r{pointer<const double>(k, "sketch"),
+                         pointer<const bool>(k, "mask"),
+                         pointer<const int64_t>(k, "counters") + kSelected,
+                         field<int64_t>(k, "n"),
+                         field<int64_t>(k, "width"),
+                         field<int64_t>(k, "capacity"),
+                         pointer<double>(k, "memory"),
+                         field<int>(k, "device")};
+  raise_if(cuda::remember(r, pointer<void>(k, "stream")));
+}
+
 void bind_cuda(py::module_& m) {
   m.attr("CUDA_ONE_LAUNCH") = cuda::kMaxOneLaunch;
   m.attr("CUDA_MAX_SAMPLES") = cuda::kMaxRuleSamples;
+  m.attr("CUDA_MAX_SKETCH_SAMPLES") = cuda::kMaxSketchSamples;
   m.def("cuda_gram_workspace", &cuda_gram_workspace);
   m.def("cuda_gram", &cuda_gram);
+  m.def("cuda_usable", &cuda_usable);
   m.def("cuda_siren_workspace", &cuda_siren_workspace);
   m.def("cuda_siren", &cuda_siren);
   m.def("cuda_oris", &cuda_oris);
   m.def("cuda_select", &cuda_select);
+  m.def("cuda_sketch_workspace", &cuda_sketch_workspace);
+  m.def("cuda_sketch", &cuda_sketch);
+  m.def("cuda_remembered_workspace", &cuda_remembered_workspace);
+  m.def("cuda_remembered", &cuda_remembered);
+  m.def("cuda_remember", &cuda_remember);
 }
 
 }  // namespace

@@ -68,6 +68,22 @@ def remember(
     capacity: int,
     /,
 ) -> None: ...
+def inner_products(gram: int, n: int, /) -> tuple[int, int, int]: ...
+def finite_entries(gram: int, valid: int, n: int, /) -> tuple[int, int, int]: ...
+def usable(
+    gram: int,
+    given: int,
+    scores: int,
+    sketch: int,
+    n: int,
+    width: int,
+    raises: bool,
+    left: int,
+    informativeness: int,
+    valid: int,
+    skipped: int,
+    /,
+) -> tuple[int, int, int]: ...
 def siren(
     gram: int,
     valid: int,
@@ -163,6 +179,7 @@ def cuda_device_count() -> int: ...
 
 CUDA_ONE_LAUNCH: int
 CUDA_MAX_SAMPLES: int
+CUDA_MAX_SKETCH_SAMPLES: int
 
 class _Gram(TypedDict):
     data: int
@@ -174,6 +191,22 @@ class _Gram(TypedDict):
     gram: int
     workspace: int
     workspace_bytes: int
+    device: int
+
+class _Candidates(TypedDict):
+    gram: int
+    given: int
+    scores: int
+    sketch: int
+    n: int
+    width: int
+    raises: bool
+    left: int
+    informativeness: int
+    valid: int
+    skipped: int
+    products: bool
+    wrong: int
     device: int
 
 class _Siren(TypedDict):
@@ -188,6 +221,47 @@ class _Siren(TypedDict):
     order: int
     workspace: int
     workspace_bytes: int
+    device: int
+
+class _Sketch(TypedDict):
+    data: int
+    dtype: str
+    samples: int
+    columns: int
+    row_stride: int
+    first: int
+    dim: int
+    seed: int
+    exact: bool
+    out: int
+    workspace: int
+    workspace_bytes: int
+    device: int
+
+class _Memory(TypedDict):
+    gram: int
+    sketch: int
+    valid: int
+    memory: int
+    counters: int
+    n: int
+    capacity: int
+    width: int
+    ridge: float
+    left: int
+    scaled: int
+    workspace: int
+    workspace_bytes: int
+    device: int
+
+class _Remember(TypedDict):
+    sketch: int
+    mask: int
+    counters: int
+    n: int
+    width: int
+    capacity: int
+    memory: int
     device: int
 
 class _Oris(TypedDict):
@@ -214,7 +288,13 @@ class _Select(_Siren):
 
 def cuda_gram_workspace(**arguments: Unpack[_Gram]) -> int: ...
 def cuda_gram(*, stream: int, **arguments: Unpack[_Gram]) -> None: ...
+def cuda_usable(*, stream: int, **arguments: Unpack[_Candidates]) -> None: ...
 def cuda_siren_workspace(**arguments: Unpack[_Siren]) -> int: ...
 def cuda_siren(*, stream: int, **arguments: Unpack[_Siren]) -> None: ...
 def cuda_oris(*, stream: int, **arguments: Unpack[_Oris]) -> None: ...
 def cuda_select(*, stream: int, **arguments: Unpack[_Select]) -> bool: ...
+def cuda_sketch_workspace(**arguments: Unpack[_Sketch]) -> int: ...
+def cuda_sketch(*, stream: int, **arguments: Unpack[_Sketch]) -> None: ...
+def cuda_remembered_workspace(**arguments: Unpack[_Memory]) -> int: ...
+def cuda_remembered(*, stream: int, **arguments: Unpack[_Memory]) -> None: ...
+def cuda_remember(*, stream: int, **arguments: Unpack[_Remember]) -> None: ...

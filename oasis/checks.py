@@ -7,6 +7,7 @@ from numbers import Integral, Real
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -14,6 +15,13 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 def _got(value: object) -> str:
     plain = value is None or isinstance(value, (str, bool, int, float))
     return repr(value) if plain else type(value).__name__
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether a number of `tensor` can be read where nothing waits for it: on the CPU, and not
+    while torch traces or makes do with shapes alone."""
+    here = tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    return here and not isinstance(tensor, FakeTensor)
 
 
 def check_number(name: str, value: object, low: float, high: float, expected: str) -> float:
@@ -59,16 +67,17 @@ def check_buffer(
         TypeError: another dtype.
         ValueError: another shape or device, or less memory than the shape needs.
     """
-    if tensor.dtype is not dtypes and (
-        isinstance(dtypes, torch.dtype) or tensor.dtype not in dtypes
-    ):
+    dtype = tensor.dtype
+    if dtype is not dtypes and (isinstance(dtypes, torch.dtype) or dtype not in dtypes):
         allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
         expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
         raise TypeError(f"{name}: got dtype {tensor.dtype}, expected {expected}")
-    if shape is not None and tensor.shape != tuple(shape):
+    if shape is not None and tensor.shape != shape and tensor.shape != tuple(shape):
         raise ValueError(f"{name}: got shape {list(tensor.shape)}, expected {list(shape)}")
     if tensor.device != device:
         raise ValueError(f"{name}: got device {tensor.device}, expected {device}")
+    if torch.compiler.is_compiling():  # memory has no address yet: the operator looks again
+        return tensor
     if count := tensor.numel():
         last = tensor.storage_offset() + count - 1
         if not tensor.is_contiguous():

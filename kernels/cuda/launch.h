@@ -6,7 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "oasis/memory.h"
 #include "oasis/oris.h"
+#include "oasis/sketch.h"
+#include "oasis/usable.h"
 
 namespace oasis {
 namespace cuda {
@@ -14,6 +17,7 @@ namespace cuda {
 constexpr int kMaxOneLaunch = 16;  // samples that `select` takes
 constexpr int kMaxExactSamples = 30;
 constexpr int64_t kMaxRuleSamples = 4096;
+constexpr int64_t kMaxSketchSamples = 65535;
 
 // Gradients [samples, columns], contiguous along columns, rows `row_stride` elements apart.
 // `gram` [samples, samples] is written, or added to.
@@ -29,6 +33,16 @@ struct Gram {
 };
 const char* gram_workspace(const Gram&, size_t* bytes);
 const char* gram(const Gram&, void* stream);
+
+// Who of the candidates can be scored (oasis/usable.h); *wrong on the device is the code of what is
+// wrong with the batch, 0 for nothing, and then nobody is valid. `products`: gram is checked too.
+struct Candidates {
+  Usable usable;
+  bool products;
+  int64_t* wrong;
+  int device;
+};
+const char* usable(const Candidates&, void* stream);
 
 // SIREN on gram [n, n] (float64). `capacity` bounds the number of valid samples where the rule is
 // exact. `floor` is one float64 on the device. adjusted [n]; order [n], -1 after the last pick.
@@ -65,6 +79,42 @@ const char* oris(const Oris&, void* stream);
 // Both in one launch, for n <= kMaxOneLaunch; oris.adjusted is ignored. Where the device has too
 // little shared memory for it (`*fits` false) nothing was launched: call one after the other.
 const char* select(const Siren&, const Oris&, void* stream, bool* fits);
+
+// Adds the sketches (oasis/sketch.h) of gradients laid out as for Gram to out [samples, dim].
+struct Sketch {
+  const void* data;
+  DType type;
+  int64_t samples, columns, row_stride;
+  SketchPlan plan;
+  double* out;
+  void* workspace;
+  size_t workspace_bytes;
+  int device;
+};
+const char* sketch_workspace(const Sketch&, size_t* bytes);
+const char* sketch(const Sketch&, void* stream);
+
+// What the remembered samples leave (oasis/memory.h).
+struct Memory {
+  Remembered of;
+  void* workspace;
+  size_t workspace_bytes;
+  int device;
+};
+const char* remembered_workspace(const Memory&, size_t* bytes);
+const char* remembered(const Memory&, void* stream);
+
+// The masked rows of sketch [n, width] into the ring memory [capacity, width]; `selected` counts
+// them already.
+struct Remember {
+  const double* sketch;
+  const bool* mask;
+  const int64_t* selected;
+  int64_t n, width, capacity;
+  double* memory;
+  int device;
+};
+const char* remember(const Remember&, void* stream);
 
 }  // namespace cuda
 }  // namespace oasis

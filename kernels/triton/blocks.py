@@ -15,8 +15,10 @@ class Blocks:
         vocabulary by depth.
     warps, stages: its warps, and its pipeline depth with one plane of E and with two.
     columns, column_warps: the epilogue's step through a row.
-    column_registers: its bound. Left alone, ptxas now and then spills a pointer to fit one more
-        program on a multiprocessor.
+    column_registers, capped_registers: its bounds without and with a soft cap. Left alone, ptxas
+        now and then spills a pointer to fit one more program on a multiprocessor.
+    tokens: a step through what is one number a token.
+    buckets: of a sketch, that one program sums.
     rows, reduce_columns: tile of the reduction by sample.
     logits: numbers in one block of logits.
     """
@@ -27,7 +29,10 @@ class Blocks:
     stages: tuple[int, int]
     columns: int = 2048
     column_warps: int = 8
-    column_registers: int = 128
+    column_registers: int = 80
+    capped_registers: int = 128
+    tokens: int = 256
+    buckets: int = 512
     rows: int = 16
     reduce_columns: int = 32
     logits: int = 32 << 20
@@ -48,8 +53,16 @@ TABLE = {
 ANY = Blocks(tile=64, depth=32, warps=4, stages=(3, 3))  # 99 KB of shared memory (8.6, 8.9, 12.0)
 # The interpreter's cost is per operation on a block, and tests want several blocks of everything.
 INTERPRETER = Blocks(
-    tile=16, depth=32, warps=4, stages=(1, 1), columns=64, rows=4, reduce_columns=8, logits=1024
-)
+    tile=16,
+    depth=32,
+    warps=4,
+    stages=(1, 1),
+    columns=64,
+    tokens=8,
+    rows=4,
+    reduce_columns=8,
+    logits=1024,
+)  # fmt: skip
 
 
 def blocks_for(device: torch.device) -> Blocks:

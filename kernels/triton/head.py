@@ -1,171 +1,247 @@
-"""The epilogue of `head_gram` in Triton: an `oasis.gram.backends.epilogue.Epilogue`.
+"""`head_gram` by products of tokens with the Triton kernels: from hidden states to the results.
 
-It differs in two ways. The logits of low-precision inputs come straight from tensor cores
-(nothing is widened first), and the symmetric product is its own kernel (`add_products`).
-All launches go to the current stream of the tensors' device and nothing synchronises.
+The logits of low-precision inputs come straight from tensor cores (nothing is widened first), and
+the symmetric product is a kernel of its own. All launches go to the current stream of the tensors'
+device, and no size depends on a value: nothing waits, and a CUDA graph can capture all of it. An
+ignored position costs what a label token does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
 from oasis.kernels.triton.blocks import Blocks, blocks_for
-from oasis.kernels.triton.head_epilogue import epilogue_kernel
+from oasis.kernels.triton.head_epilogue import STATE, epilogue_kernel
 from oasis.kernels.triton.head_products import products_kernel
-from oasis.kernels.triton.head_reduce import reduce_kernel
+from oasis.kernels.triton.head_reduce import reduce_kernel, samples_kernel
+from oasis.kernels.triton.head_results import RESULTS, results_kernel
+from oasis.kernels.triton.head_segments import keys_kernel, segments_kernel
+from oasis.kernels.triton.head_sketch import sketch_kernel
 from torch import Tensor
 
-from oasis.gram.tensor_sketch import VocabularySketch
+from oasis.gram.results import Results
+from oasis.gram.tensor_sketch import (
+    VocabularySketch,
+    sample_sketches,
+    vocabulary_sketch,
+    width_sketch,
+)
+
+MAX_GRID = 65535  # of a launch in its second dimension
+
+
+def head_gram(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    sample: Tensor,
+    num_samples: int,
+    bias: Tensor | None,
+    softcap: float,
+    scale: float,
+    mean: bool,
+    sketch: tuple[int, int],
+) -> tuple[Tensor, ...]:
+    """What the operator `oasis::head_gram` returns by "ghost"; `sketch` is (numbers per
+    sample, 0 for none; their seed)."""
+    device = hidden.device
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        segments = Segments(labels, sample, num_samples, weight.shape[0], blocks_for(device))
+        table = None
+        if sketch[0]:
+            table = vocabulary_sketch(weight.shape[0], *sketch, torch.float32, device)
+        visit = Visit(segments, bias, softcap, scale, hidden.dtype, table)
+        h = hidden.index_select(0, segments.order)
+        products = visit.vocabulary(h, weight)
+        results = visit.results(products, multiply(h, h.T), mean)
+        return *results, visit.sketched(h, sketch)
+
+
+def mixed(h: Tensor) -> bool:
+    """Whether torch multiplies low precision into float32 as it is (CUDA, torch 2.8 and newer)."""
+    low = h.dtype in (torch.bfloat16, torch.float16)
+    return low and h.device.type == "cuda" and hasattr(torch.ops.aten.mm, "dtype")
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a b in float32, sums in float32 or wider."""
+    if mixed(a):
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return torch.mm(a.float(), b.float())
 
 
 def _up(x: int, step: int) -> int:
     return -(-x // step) * step
 
 
-class Epilogue:
+class Segments:
+    """The T tokens by sample. `order` [T] int64 is where each of them was."""
+
+    def __init__(
+        self, labels: Tensor, sample: Tensor, samples: int, vocabulary: int, blocks: Blocks
+    ):
+        self.count, self.samples, self.blocks = labels.numel(), samples, blocks
+        self.size = min(blocks.vocabulary_block(self.count), vocabulary)  # columns of a block
+        parts = -(-vocabulary // self.size)
+        self.poison = labels.new_empty(1, dtype=torch.float64)
+        keys = labels.new_empty((2, self.count), dtype=torch.int32)
+        step = blocks.tokens
+        keys_kernel[(1,)](
+            labels.contiguous(), sample.contiguous(), keys, self.poison, self.count, samples,
+            vocabulary, BLOCK=step,
+        )  # fmt: skip
+        ordered, order = torch.sort(keys, dim=1, stable=True)
+        self.owner, self.ordered_labels = ordered.unbind()
+        self.order = order[0]
+        self.labels, self.label_index = torch.empty_like(keys).unbind()
+        self.offsets = keys.new_empty(samples + 1)
+        self.bounds = keys.new_empty(parts + 1)
+        longest = max(self.count, samples + 1, parts + 1)
+        segments_kernel[(-(-longest // step),)](
+            keys, ordered, order, self.labels, self.label_index, self.offsets, self.bounds,
+            self.count, samples, parts, self.size, self.count.bit_length(), BLOCK=step,
+        )  # fmt: skip
+
+
+class Visit:
+    """The state of T tokens on their way through the vocabulary (docs/method.md 1.2)."""
+
     def __init__(
         self,
-        labels: Tensor,  # [T] int64
-        label_index: Tensor,  # [T] int64, where in `distinct` a token's label is
-        distinct: Tensor,  # int64, ascending
-        bias: Tensor | None,  # [V] float32
+        segments: Segments,
+        bias: Tensor | None,
+        softcap: float,
         scale: float,
-        softcap: float,  # 0 means none
-        dtype: torch.dtype,  # of hidden and weight
-        sketches: Sequence[VocabularySketch] = (),
-        blocks: Blocks | None = None,
+        dtype: torch.dtype,
+        table: VocabularySketch | None,
     ):
-        self.labels, self.label_index, self.distinct = labels, label_index, distinct
-        self.bias, self.scale, self.softcap = bias, scale, softcap
-        self.blocks = blocks or blocks_for(labels.device)
+        self.segments, self.blocks = segments, segments.blocks
+        self.bias = None if bias is None else bias.float().contiguous()
+        self.softcap, self.scale = softcap, scale
         # What rounding E to float16 loses is far below what half-precision inputs carry; float32
         # inputs keep their precision with a second plane.
         self.planes = 2 if dtype == torch.float32 else 1
-        tokens = labels.numel()
-        zeros = labels.new_zeros(tokens, dtype=torch.float64)
-        self.token = {f: zeros.clone() for f in ("label_logit", "sum", "weighted", "squares")}
-        self.token["peak"] = zeros - torch.inf
-        for f in ("ridge", "maximum"):  # without a soft cap all three are one
-            self.token[f] = zeros - torch.inf if softcap else self.token["peak"]
-        self.side = _up(tokens, self.blocks.tile)  # rows and columns of `products`, whole tiles
-        self.factor = zeros.new_zeros(self.side, dtype=torch.float32)
-        self.gathers = self.factor.new_empty((tokens, distinct.numel()))
-        self.entries = None
-        self.tables = sketches
-        self.sums = [self.gathers.new_zeros((tokens, s.dim)) for s in sketches]
+        count = segments.count
+        self.side = _up(count, self.blocks.tile)  # rows and columns of `products`, whole tiles
+        poison = segments.poison
+        self.state = poison.new_empty((STATE, count))
+        self.factor = poison.new_zeros(self.side, dtype=torch.float32)
+        self.gathers = self.factor.new_empty((count, count))
+        # Zero rows pad the last tile.
+        shape = (self.planes, self.side, _up(segments.size, self.blocks.columns))
+        self.entries = self.factor.new_zeros(shape, dtype=torch.float16)
+        self.of_token = self.state.new_empty((RESULTS, count))
+        self.table = table
+        self.sketches = self.gathers.new_empty((count, table.dim if table else 0))
 
-    def vocabulary_block(self) -> int:
-        return self.blocks.vocabulary_block(self.labels.numel())
+    def vocabulary(self, h: Tensor, weight: Tensor) -> Tensor:
+        """Sums of E E^T over all columns, [side, side], the lower half."""
+        products = self.factor.new_zeros((self.side, self.side))
+        size = self.segments.size
+        for first in range(0, weight.shape[0], size):
+            logits = multiply(h, weight[first : first + size].T)
+            self.epilogue(logits, first)
+            self.add_sketches(first, logits.shape[1])
+            self.add_products(products, logits.shape[1])
+            del logits  # before the next block takes memory
+        return products
 
-    def _device(self):
-        device = self.labels.device
-        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    def epilogue(self, logits: Tensor, first: int) -> None:
+        """Takes in the logits [T, C] of columns `first`, ...; their E is left in `entries`."""
+        s, blocks = self.segments, self.blocks
+        epilogue_kernel[(s.count,)](
+            logits,
+            logits.stride(0),
+            self.entries,
+            self.entries.stride(0),
+            self.entries.stride(1),
+            logits if self.bias is None else self.bias,
+            s.labels,
+            s.ordered_labels,
+            s.bounds[first // s.size :],
+            self.gathers,
+            self.state,
+            self.factor,
+            first,
+            logits.shape[1],
+            s.count,
+            self.scale,
+            self.softcap,
+            HAS_BIAS=self.bias is not None,
+            HAS_CAP=self.softcap != 0,
+            PLANES=self.planes,
+            BLOCK=blocks.columns,
+            num_warps=blocks.column_warps,
+            maxnreg=blocks.capped_registers if self.softcap else blocks.column_registers,
+        )
 
-    def block(self, logits: Tensor, first: int, products: Tensor) -> None:
-        """Takes a block of logits in; `add_products` then adds its products."""
-        tokens, columns = logits.shape
-        blocks, token = self.blocks, self.token
-        if self.entries is None:  # the first block is the largest; zero rows pad the last tile
-            shape = (self.planes, self.side, _up(columns, blocks.columns))
-            self.entries = self.factor.new_zeros(shape, dtype=torch.float16)
-        with self._device():
-            epilogue_kernel[(tokens,)](
-                logits,
-                logits.stride(0),
-                self.entries,
-                self.entries.stride(0),
-                self.entries.stride(1),
-                logits if self.bias is None else self.bias,
-                self.labels,
-                self.distinct,
-                self.gathers,
-                token["label_logit"],
-                token["peak"],
-                token["ridge"],
-                token["maximum"],
-                token["sum"],
-                token["weighted"],
-                token["squares"],
-                self.factor,
-                first,
-                columns,
-                self.distinct.numel(),
-                self.scale,
-                self.softcap,
-                HAS_BIAS=self.bias is not None,
-                HAS_CAP=self.softcap != 0,
-                PLANES=self.planes,
-                BLOCK=blocks.columns,
-                num_warps=blocks.column_warps,
-                maxnreg=blocks.column_registers,
-            )
-        for table, sums in zip(self.tables, self.sums, strict=True):
-            entries = self.entries[:, :tokens, :columns].float().sum(0)
-            sums *= self.factor[:tokens].unsqueeze(1)
-            table.add(sums, entries, first)
+    def add_sketches(self, first: int, columns: int) -> None:
+        """Adds E of `epilogue` to the sketches of the tokens."""
+        if self.table is None:
+            return
+        dim, step = self.table.dim, self.blocks.buckets
+        sketch_kernel[(self.segments.count, -(-dim // step))](
+            self.entries, self.entries.stride(0), self.entries.stride(1), self.factor,
+            self.table.buckets, self.table.signs, self.sketches, first, columns, dim,
+            PLANES=self.planes, BUCKETS=step,
+        )  # fmt: skip
 
-    def sketched(self) -> list[Tensor]:
-        """Per table, [T, m]: the sketch of E so far, relative to the ridge as it stands."""
-        return self.sums
-
-    def add_products(self, products: Tensor, logits: Tensor) -> None:
-        """products <- factor products factor^T + E E^T, E what `block` made of these logits."""
+    def add_products(self, products: Tensor, columns: int) -> None:
+        """products <- factor products factor^T + E E^T, E what `epilogue` made of its logits."""
         blocks = self.blocks
         tiles = self.side // blocks.tile
-        with self._device():
-            products_kernel[(tiles * (tiles + 1) // 2,)](
-                self.entries,
-                self.entries.stride(0),
-                self.entries.stride(1),
-                products,
-                self.factor,
-                self.side,
-                logits.shape[1],
-                PLANES=self.planes,
-                TILE=blocks.tile,
-                DEPTH=blocks.depth,
-                num_warps=blocks.warps,
-                num_stages=blocks.stages[self.planes - 1],
-            )
+        products_kernel[(tiles * (tiles + 1) // 2,)](
+            self.entries,
+            self.entries.stride(0),
+            self.entries.stride(1),
+            products,
+            self.factor,
+            self.side,
+            columns,
+            PLANES=self.planes,
+            TILE=blocks.tile,
+            DEPTH=blocks.depth,
+            num_warps=blocks.warps,
+            num_stages=blocks.stages[self.planes - 1],
+        )
 
-    def reduce(
-        self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
-    ) -> Tensor:
-        """K_ij = sum of <delta_t, delta_s> <h_t, h_s>, t in i, s in j (docs/method.md 1.1)."""
-        rows, tokens, samples = self.blocks.rows, self.labels.numel(), offsets.numel() - 1
-        # Row tiles of each sample; their number is known on the device only, its bound here.
-        tiles = (offsets.diff() + rows - 1) // rows
-        ends = tiles.cumsum(0)
-        tile = torch.arange(tokens // rows + samples, device=offsets.device)
-        tile_sample = torch.searchsorted(ends, tile, right=True)
-        owner = tile_sample.clamp(max=samples - 1)
-        tile_first = offsets[owner] + (tile - (ends - tiles)[owner]) * rows
-        partial = tilt.new_zeros((tile.numel(), samples))
-        with self._device():
-            reduce_kernel[(tile.numel(), samples)](
-                products,
-                inner,
-                self.gathers,
-                self.label_index,
-                self.token["ridge"],
-                tilt.contiguous(),
-                label.contiguous(),
-                offsets,
-                tile_sample,
-                tile_first,
-                partial,
-                self.side,
-                tokens,
-                self.distinct.numel(),
-                samples,
-                self.softcap,
-                HAS_CAP=self.softcap != 0,
-                ROWS=rows,
-                COLUMNS=self.blocks.reduce_columns,
-                num_warps=4,
-            )
-        lower = torch.segment_reduce(partial, "sum", lengths=tiles, initial=0, unsafe=True)
-        lower = lower.tril()
-        return lower + lower.tril(-1).T
+    def results(self, products: Tensor, inner: Tensor, mean: bool) -> tuple[Tensor, ...]:
+        """(gram, loss, entropy, el2n, correct, tokens) by sample."""
+        s, blocks = self.segments, self.blocks
+        n, rows, capped = s.samples, blocks.rows, self.softcap != 0
+        of_token = self.of_token
+        results_kernel[(-(-s.count // blocks.tokens),)](
+            self.state, s.labels, s.owner, s.offsets, of_token, s.count, n, self.scale,
+            self.softcap, MEAN=mean, HAS_CAP=capped, BLOCK=blocks.tokens,
+        )  # fmt: skip
+        tiles = s.count // rows + n
+        partial = of_token.new_empty((tiles, n))
+        for first in range(0, n, MAX_GRID):
+            reduce_kernel[(tiles, min(n - first, MAX_GRID))](
+                products, inner, self.gathers, s.label_index, self.state, of_token, s.offsets,
+                partial, self.side, s.count, n, first, self.softcap, HAS_CAP=capped, ROWS=rows,
+                COLUMNS=blocks.reduce_columns, num_warps=4,
+            )  # fmt: skip
+        real = [partial.new_empty(shape) for shape in ((n, n), (n,), (n,), (n,))]
+        whole = [partial.new_empty(n, dtype=torch.int64) for _ in range(2)]
+        samples_kernel[(n,)](
+            partial, of_token, s.offsets, s.poison, *real, *whole, s.count, n, ROWS=rows,
+            BLOCK=blocks.reduce_columns,
+        )  # fmt: skip
+        return *real, *whole
+
+    def sketched(self, h: Tensor, sketch: tuple[int, int]) -> Tensor:
+        """[N, m] float64, sketches of the gradients (m may be 0), after `results`."""
+        s = self.segments
+        if self.table is None:
+            return self.state.new_empty((s.samples, 0))
+        of_hidden = width_sketch(h.shape[1], *sketch, torch.float32, h.device)(h)
+        tilt, lift, pull = self.of_token[6:]
+        tokens = s.offsets.diff().long()
+        owner = s.owner.clamp(max=s.samples - 1).long()  # ignored tokens, of tilt 0, too
+        rows, unit = sample_sketches(
+            self.table, self.sketches, of_hidden, s.labels.clamp(min=0).long(), owner,
+            Results((), lift, lift, tilt, pull), tokens,
+        )  # fmt: skip
+        return rows.double() * unit.unsqueeze(1) + s.poison

@@ -16,26 +16,23 @@ import triton
 import triton.language as tl
 from oasis.kernels.triton.softcap import log_chain, tanh
 
+# Rows of the state [STATE, T] float64 of the tokens, as `oasis.gram.backends.epilogue.FIELDS`.
+PEAK = tl.constexpr(0)
+RIDGE = tl.constexpr(1)
+MAXIMUM = tl.constexpr(2)
+LABEL_LOGIT = tl.constexpr(3)
+TOTAL = tl.constexpr(4)
+WEIGHTED = tl.constexpr(5)
+SQUARES = tl.constexpr(6)
+STATE = 7
+
 
 @triton.jit
-def scaled_logit(row, bias, first, column, inside, scale, HAS_BIAS: tl.constexpr):
+def scaled_logit(row, bias, column, inside, scale, HAS_BIAS: tl.constexpr):
     z = tl.load(row + column, mask=inside, other=0.0)
     if HAS_BIAS:
-        z += tl.load(bias + first + column, mask=inside, other=0.0)
+        z += tl.load(bias + column, mask=inside, other=0.0)
     return z * scale
-
-
-@triton.jit
-def first_not_below(ordered, count, value):
-    """Position of the first of `count` ascending numbers that is >= value."""
-    low = tl.zeros((), tl.int64)
-    high = low + count
-    while low < high:
-        middle = (low + high) // 2
-        below = tl.load(ordered + middle) < value
-        low = tl.where(below, middle + 1, low)
-        high = tl.where(below, high, middle)
-    return low
 
 
 @triton.jit
@@ -44,88 +41,56 @@ def growth(old, new):
     return tl.where(new == old, 0.0, new - old)
 
 
-# `first` and `columns` are multiples of 16 but for the last block of an odd vocabulary: specialised
-# on that, rows are read in whole vectors.
-@triton.jit(do_not_specialize=["num_distinct"])
-def epilogue_kernel(
-    logits,  # [T, columns] float32, rows logits_stride apart
-    logits_stride,
-    entries,  # [planes, T rounded up, columns rounded up] float16, written
-    plane_stride,
-    entry_stride,
-    bias,  # [V] float32
-    labels,  # [T] int64
-    distinct,  # [num_distinct] int64, ascending: the labels that occur
-    gathers,  # [T, num_distinct] float32, written: logits before the cap; -inf at the own label
-    label_logit,  # [T] float64, as are the next six
-    peak,
-    ridge,
-    maximum,
-    total,
-    weighted,
-    squares,
-    factor,  # [T] float32, written: what earlier products of this row shrink by
-    first,
-    columns,
-    num_distinct,
-    scale,
-    cap,
-    HAS_BIAS: tl.constexpr,
-    HAS_CAP: tl.constexpr,
-    PLANES: tl.constexpr,
+@triton.jit
+def finite(maximum):
+    """A running maximum to subtract; 0 where nothing was seen yet."""
+    return tl.where(maximum == float("-inf"), 0.0, maximum)
+
+
+@triton.jit
+def risen(state, first, highest):
+    """(old, new) running maximum, of which `state` is told; there is none before column 0."""
+    old = tl.load(state, mask=first > 0, other=float("-inf")).to(tl.float32)
+    new = tl.maximum(old, highest)
+    tl.store(state, new.to(tl.float64))
+    return old, new
+
+
+@triton.jit
+def maxima(
+    row, bias, label, columns, scale, cap, HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr,
     BLOCK: tl.constexpr,
-):
-    t = tl.program_id(0).to(tl.int64)
-    row = logits + t * logits_stride
-    first = first.to(tl.int64)
-    label = tl.load(labels + t) - first
-    here = (label >= 0) & (label < columns)
-
-    at_label = scaled_logit(row, bias, first, label, here, scale, HAS_BIAS)  # before the cap
-    tl.store(label_logit + t, at_label.to(tl.float64), mask=here)
-
-    highest = tl.full((BLOCK,), float("-inf"), tl.float32)
-    highest_entry = highest
-    highest_raw = highest
+):  # fmt: skip
+    """The largest logit off the label: before the cap, after it, and with the chain factor."""
+    raw = tl.full((BLOCK,), float("-inf"), tl.float32)
+    highest = raw
+    entry = raw
     for begin in range(0, columns, BLOCK):
         v = begin + tl.arange(0, BLOCK)
         counted = (v < columns) & (v != label)
-        z = scaled_logit(row, bias, first, v, v < columns, scale, HAS_BIAS)
+        z = scaled_logit(row, bias, v, v < columns, scale, HAS_BIAS)
         if HAS_CAP:
-            highest_raw = tl.maximum(highest_raw, tl.where(counted, z, float("-inf")))
+            raw = tl.maximum(raw, tl.where(counted, z, float("-inf")))
             x = z / cap
             z = cap * tanh(x)
-            entry = tl.where(counted, z + log_chain(x), float("-inf"))
-            highest_entry = tl.maximum(highest_entry, entry)
+            entry = tl.maximum(entry, tl.where(counted, z + log_chain(x), float("-inf")))
         highest = tl.maximum(highest, tl.where(counted, z, float("-inf")))
+    return tl.max(raw, 0), tl.max(highest, 0), tl.max(entry, 0)
 
-    # The online-softmax merge: earlier results shrink by exp(old maximum - new maximum).
-    old = tl.load(peak + t).to(tl.float32)
-    new = tl.maximum(old, tl.max(highest, 0))
-    grown = growth(old, new)
-    shrink = tl.exp(-grown).to(tl.float64)
-    old_total = tl.load(total + t)
-    shift = tl.where(old_total > 0, grown.to(tl.float64) * old_total, 0.0)
-    base = tl.where(new == float("-inf"), 0.0, new)
-    if HAS_CAP:
-        old_ridge = tl.load(ridge + t).to(tl.float32)
-        new_ridge = tl.maximum(old_ridge, tl.max(highest_entry, 0))
-        base_entry = tl.where(new_ridge == float("-inf"), 0.0, new_ridge)
-        tl.store(ridge + t, new_ridge.to(tl.float64))
-        raw = tl.maximum(tl.load(maximum + t), tl.max(highest_raw, 0).to(tl.float64))
-        tl.store(maximum + t, raw)
-        tl.store(factor + t, tl.exp(-growth(old_ridge, new_ridge)))
-    else:
-        tl.store(factor + t, tl.exp(-grown))
 
+@triton.jit
+def entries_and_sums(
+    row, bias, label, columns, base, base_entry, out, plane_stride, scale, cap,
+    HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Writes E, and returns the sums of e = exp(z - base), e (base - z) and e^2."""
     sums = tl.zeros((BLOCK,), tl.float32)
     moments = tl.zeros((BLOCK,), tl.float32)
     energies = tl.zeros((BLOCK,), tl.float32)
-    out = entries + t * entry_stride
     for begin in range(0, columns, BLOCK):
         v = begin + tl.arange(0, BLOCK)
         counted = (v < columns) & (v != label)
-        z = scaled_logit(row, bias, first, v, v < columns, scale, HAS_BIAS)
+        z = scaled_logit(row, bias, v, v < columns, scale, HAS_BIAS)
         if HAS_CAP:
             x = z / cap
             z = cap * tanh(x)
@@ -141,19 +106,89 @@ def epilogue_kernel(
         tl.store(out + v, coarse)
         if PLANES == 2:
             tl.store(out + plane_stride + v, (e - coarse.to(tl.float32)).to(tl.float16))
+    return (
+        tl.sum(sums, 0).to(tl.float64),
+        tl.sum(moments, 0).to(tl.float64),
+        tl.sum(energies, 0).to(tl.float64),
+    )
 
-    tl.store(peak + t, new.to(tl.float64))
-    tl.store(total + t, old_total * shrink + tl.sum(sums, 0).to(tl.float64))
-    carried = shrink * (tl.load(weighted + t) + shift)
-    tl.store(weighted + t, carried + tl.sum(moments, 0).to(tl.float64))
-    carried = shrink * shrink * tl.load(squares + t)
-    tl.store(squares + t, carried + tl.sum(energies, 0).to(tl.float64))
 
-    last = first_not_below(distinct, num_distinct, first + columns)
-    for begin in range(first_not_below(distinct, num_distinct, first), last, BLOCK):
-        k = begin + tl.arange(0, BLOCK)
-        wanted = k < last
-        column = tl.load(distinct + k, mask=wanted, other=0) - first
-        z = scaled_logit(row, bias, first, column, wanted, scale, HAS_BIAS)
-        z = tl.where(column == label, float("-inf"), z)
-        tl.store(gathers + t * num_distinct + k, z, mask=wanted)
+@triton.jit
+def merge_sums(state, stride, first, grown, sums, moments, energies):
+    """The online-softmax merge: earlier results shrink by exp(old maximum - new maximum)."""
+    seen = first > 0
+    shrink = tl.exp(-grown).to(tl.float64)
+    total = tl.load(state + TOTAL * stride, mask=seen, other=0.0)
+    weighted = tl.load(state + WEIGHTED * stride, mask=seen, other=0.0)
+    squares = tl.load(state + SQUARES * stride, mask=seen, other=0.0)
+    shift = tl.where(total > 0, grown.to(tl.float64) * total, 0.0)
+    tl.store(state + TOTAL * stride, total * shrink + sums)
+    tl.store(state + WEIGHTED * stride, shrink * (weighted + shift) + moments)
+    tl.store(state + SQUARES * stride, shrink * shrink * squares + energies)
+
+
+@triton.jit
+def gather_labels(
+    row, bias, label, ordered, begin, end, first, gathers, scale, HAS_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Writes the logits at the labels of all tokens that lie in this block; -inf at the own."""
+    for start in range(begin, end, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        wanted = k < end
+        column = tl.load(ordered + k, mask=wanted, other=0) - first
+        z = scaled_logit(row, bias, column, wanted, scale, HAS_BIAS)
+        tl.store(gathers + k, tl.where(column == label, float("-inf"), z), mask=wanted)
+
+
+# `first` and `columns` are multiples of 16 but for the last block of an odd vocabulary: specialised
+# on that, rows are read in whole vectors.
+@triton.jit(do_not_specialize=["tokens"])
+def epilogue_kernel(
+    logits,  # [T, columns] float32, rows logits_stride apart
+    logits_stride,
+    entries,  # [planes, T rounded up, columns rounded up] float16, written
+    plane_stride,
+    entry_stride,
+    bias,  # [V] float32
+    labels,  # [T] int32
+    ordered,  # [T] int32, the labels of all tokens, ascending
+    bounds,  # int32, where those of this block begin, and those of the next
+    gathers,  # [T, T] float32, written: logits before the cap at the ordered labels
+    state,  # [STATE, T] float64, written anew by the block of column 0
+    factor,  # [T] float32, written: what earlier products of this row shrink by
+    first,
+    columns,
+    tokens,
+    scale,
+    cap,
+    HAS_BIAS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    PLANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    t = tl.program_id(0).to(tl.int64)
+    row, out, state = logits + t * logits_stride, entries + t * entry_stride, state + t
+    bias += first
+    label = tl.load(labels + t) - first
+    here = (label >= 0) & (label < columns)
+    at_label = scaled_logit(row, bias, label, here, scale, HAS_BIAS).to(tl.float64)
+    tl.store(state + LABEL_LOGIT * tokens, at_label, mask=here | (first == 0))
+
+    raw, highest, entry = maxima(row, bias, label, columns, scale, cap, HAS_BIAS, HAS_CAP, BLOCK)
+    old, new = risen(state + PEAK * tokens, first, highest)
+    old_ridge, ridge = old, new
+    if HAS_CAP:
+        old_ridge, ridge = risen(state + RIDGE * tokens, first, entry)
+        risen(state + MAXIMUM * tokens, first, raw)
+    tl.store(factor + t, tl.exp(-growth(old_ridge, ridge)))
+
+    sums, moments, energies = entries_and_sums(
+        row, bias, label, columns, finite(new), finite(ridge), out, plane_stride, scale, cap,
+        HAS_BIAS, HAS_CAP, PLANES, BLOCK,
+    )  # fmt: skip
+    merge_sums(state, tokens, first, growth(old, new), sums, moments, energies)
+    begin, end = tl.load(bounds), tl.load(bounds + 1)
+    gather_labels(
+        row, bias, label, ordered, begin, end, first, gathers + t * tokens, scale, HAS_BIAS, BLOCK
+    )

@@ -58,7 +58,7 @@ def check_head(
     scale: float,
     vocab_range: tuple[int, int] | None,
 ) -> None:
-    """The head and its tokens."""
+    """The head and its tokens, but for what labels and samples hold (`check_head_values`)."""
     check_head_tensors(hidden, weight, labels, sample, bias)
     vocabulary = weight.shape[0]
     check_count("num_samples", num_samples, 1)
@@ -66,16 +66,18 @@ def check_head(
     if softcap is not None:
         check_number("softcap", softcap, 5e-324, infinity, "a finite number > 0 or None")
     check_number("scale", scale, -infinity, infinity, "a finite number")
+    if vocab_range is not None:
+        _check_range(vocab_range, vocabulary)
+
+
+def check_head_values(labels: Tensor, sample: Tensor, num_samples: int, end: int) -> None:
+    """Labels in [0, end) or ignored, samples in [0, num_samples); reads both."""
     outside = (sample < 0) | (sample >= num_samples)
     if outside.any():
         at = int(outside.nonzero()[0])
         raise ValueError(
             f"sample: got {int(sample[at])} at position {at}, expected 0 to {num_samples - 1}"
         )
-    end = vocabulary
-    if vocab_range is not None:
-        _check_range(vocab_range, vocabulary)
-        end = 1 << 62  # the whole head's size is known to merge alone
     outside = ((labels < 0) & (labels != IGNORED)) | (labels >= end)
     if outside.any():
         at = int(outside.nonzero()[0])

@@ -1,50 +1,151 @@
-"""Which regime of `head_gram` is cheapest: flops and bytes by two measured constants per device.
+"""Which regime of `head_gram` is cheapest: its flops by the type they are done in, its bytes and
+launches, over what the device does of each in a second.
 
-`python -m bench head_regimes` measures the constants and checks the choice over a grid.
+`python -m bench head_regimes` measures the CPU's constants and checks the choice over a grid;
+`python -m bench head_choices` prints what is picked for GPUs, and the predicted times.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log2
+
+import torch
 
 from oasis.gram.problem import BLOCK_ELEMENTS
 
 SKETCH_SAMPLES = 1024  # "auto" gives an estimate in place of the exact K only from here on
 METHODS = ("ghost", "instantiate", "sketch")
+HOST = torch.device("cpu")
+LOW = (torch.bfloat16, torch.float16)
 
-# (flops, bytes) per second: matrix products in float32, and the streams between them. CPU: one core
-# of a 2.3 GHz Xeon with AVX-512; more cores scale both alike. CUDA: an H100's data sheet, no TF32.
-RATES = {"cpu": (110e9, 10e9), "cuda": (50e12, 2.5e12)}
+
+@dataclass(frozen=True)
+class Rates:
+    """What a device does a second.
+
+    half, single, double: flops of products of bfloat16 or float16 summed in float32, of float32
+        (no TF32) and of float64. traffic: bytes between products. launch: seconds that one costs.
+    """
+
+    half: float
+    single: float
+    double: float
+    traffic: float
+    launch: float = 0.0
+
+    def of(self, dtype: torch.dtype) -> float:
+        if dtype in LOW:
+            return self.half
+        return self.double if dtype == torch.float64 else self.single
+
+
+# One core of a 2.3 GHz Xeon with AVX-512, where halves are widened; more cores scale all alike.
+CPU = Rates(half=110e9, single=110e9, double=55e9, traffic=10e9)
+# By compute capability, as the Triton kernels' blocks: three quarters of the data sheets' figures
+# for dense products, unmeasured. A100, H100, B200; the last for every other card.
+CUDA = {
+    80: Rates(half=230e12, single=15e12, double=15e12, traffic=1.5e12, launch=4e-6),
+    90: Rates(half=700e12, single=50e12, double=50e12, traffic=2.5e12, launch=4e-6),
+    100: Rates(half=1700e12, single=60e12, double=30e12, traffic=6e12, launch=4e-6),
+}
+ANY = Rates(half=120e12, single=40e12, double=0.7e12, traffic=0.8e12, launch=4e-6)
+
+_OURS = 0.6  # share of the rate that the symmetric product on tensor cores reaches
+_PLAIN = 30  # reads and writes a logit of the epilogue in plain torch, 20 launches
+
+
+@dataclass(frozen=True)
+class Work:
+    """flops by the type they are done in, bytes moved between products, launches."""
+
+    flops: dict[torch.dtype, float]
+    traffic: float
+    launches: float = 0.0
+
+    def seconds(self, rates: Rates) -> float:
+        products = sum(flops / rates.of(dtype) for dtype, flops in self.flops.items())
+        return products + self.traffic / rates.traffic + self.launches * rates.launch
 
 
 def work(
-    method: str, *, tokens: int, width: int, vocabulary: int, samples: int, sketch_dim: int = 4096
-) -> tuple[float, float]:
-    """(flops, bytes moved between products) of a regime for T tokens, D, V and N in float32."""
+    method: str,
+    *,
+    tokens: int,
+    width: int,
+    vocabulary: int,
+    samples: int,
+    sketch_dim: int = 4096,
+    dtype: torch.dtype = torch.float32,
+    gpu: bool = False,
+) -> Work:
+    """What a regime does for T tokens, D, V and N."""
     t, d, v, n = (float(max(x, 1)) for x in (tokens, width, vocabulary, samples))
-    logits = 2 * t * v * d  # flops of one pass, and its epilogue's traffic:
-    epilogue = 4 * 4 * t * v
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    size = wide.itemsize
+    logits = 2 * t * v * d  # flops of one pass, and the traffic of its epilogue:
+    epilogue = (_PLAIN if gpu else 4) * size * t * v
     if method == "ghost":
+        if gpu and dtype != torch.float64:
+            return _ghost_on_tensor_cores(t, d, v, dtype)
         blocks = max(1.0, v * t / BLOCK_ELEMENTS)
-        return logits + t * (t + 256) * (v + d), epilogue + 8 * t * t * (blocks + 4)
+        traffic = epilogue + 2 * size * t * t * (blocks + 4)
+        return Work({wide: logits + t * (t + 256) * (v + d)}, traffic, 40 + 25 * blocks)
     if method == "instantiate":  # B is written by one product and read by the next
-        return 3 * logits + n * (n + 1) * v * d, 2 * epilogue + 4 * 3 * n * v * d
+        blocks = v / min(v, max(16.0, BLOCK_ELEMENTS / (n * d)))
+        flops = {wide: 3 * logits + n * (n + 1) * v * d}
+        return Work(flops, 2 * epilogue + size * 3 * n * v * d, blocks * (n + 50))
     chunks = max(1.0, t * sketch_dim / BLOCK_ELEMENTS)
-    transforms = 4 * t * sketch_dim * (8 + 2 * log2(sketch_dim))
-    return logits + n * n * sketch_dim, 2 * epilogue + transforms + 4 * v * d * chunks
+    transforms = size * t * sketch_dim * (8 + 2 * log2(sketch_dim))
+    traffic = 2 * epilogue + transforms + size * v * d * chunks
+    return Work({wide: logits + n * n * sketch_dim}, traffic, chunks * 40 * max(1.0, v / 1024))
 
 
-def seconds(method: str, *, device: str = "cpu", **shape: int) -> float:
-    """Estimated time of a regime; the shape as for `work`."""
-    flops, traffic = work(method, **shape)
-    flop_rate, byte_rate = RATES.get(device, RATES["cuda"])
-    return flops / flop_rate + traffic / byte_rate
+def _ghost_on_tensor_cores(t: float, d: float, v: float, dtype: torch.dtype) -> Work:
+    """Logits by cuBLAS in their own type, E in one plane of float16 or two, and their products."""
+    low = dtype in LOW
+    logits, products = 2 * t * v * d, t * (t + 128) * v / _OURS
+    flops = {dtype: logits + t * t * d}
+    flops[torch.float16] = flops.get(torch.float16, 0.0) + (products if low else 3 * products)
+    blocks = max(1.0, v * t / (32 << 20), v / 16384)
+    traffic = (12 if low else 16) * t * v + 4 * t * t * (blocks + 4)
+    return Work(flops, traffic, 40 + 3 * blocks)
+
+
+def rates_of(device: torch.device) -> Rates:
+    """What `device` does a second; an H100 for a GPU that is not there."""
+    if device.type != "cuda":
+        return CPU
+    if not torch.cuda.is_available():
+        return CUDA[90]
+    major, minor = torch.cuda.get_device_capability(device)
+    return CUDA.get(10 * major + minor, ANY)
 
 
 def pick(
-    tokens: int, width: int, vocabulary: int, samples: int, sketch_dim: int, device: str
+    tokens: int,
+    width: int,
+    vocabulary: int,
+    samples: int,
+    sketch_dim: int = 4096,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = HOST,
 ) -> str:
     """The regime that `method="auto"` takes."""
     methods = METHODS if samples >= SKETCH_SAMPLES else METHODS[:2]
-    shape = {"tokens": tokens, "width": width, "vocabulary": vocabulary, "samples": samples}
-    return min(methods, key=lambda m: seconds(m, **shape, sketch_dim=sketch_dim, device=device))
+    rates, gpu = rates_of(device), device.type == "cuda"
+
+    def seconds(method: str) -> float:
+        return work(
+            method,
+            tokens=tokens,
+            width=width,
+            vocabulary=vocabulary,
+            samples=samples,
+            sketch_dim=sketch_dim,
+            dtype=dtype,
+            gpu=gpu,
+        ).seconds(rates)
+
+    times = [seconds(method) for method in methods]
+    return methods[times.index(min(times))]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from oasis.checks import check_buffer
-from oasis.gram.backends.choice import choose
+from oasis.gram.backends.choice import choose, triton_head_gram
 from oasis.gram.backends.epilogue import FIELDS
-from oasis.gram.checks import check_head_tensors
+from oasis.gram.checks import check_head_tensors, check_head_values
 from oasis.gram.cost import METHODS
 from oasis.gram.problem import Problem
 from oasis.gram.regimes import ghost
@@ -31,16 +31,11 @@ def _problem(
     mean: bool,
     sketch: tuple[int, int],
     first: int = 0,
-    ghost: bool = False,
 ) -> Problem:
-    check_head_tensors(hidden, weight, labels, sample, bias)
     backend = choose(hidden.device, hidden.dtype)[0]
-    if backend == "triton" and not ghost:
-        backend = "torch"  # Triton's E has a form of its own, and the other regimes look into E
+    backend = "torch" if backend == "triton" else backend  # what Triton does not do
     head = weight, bias, softcap, scale, mean, backend
     problem = Problem.of(hidden, labels, sample, num_samples, *head)
-    if problem.tokens.numel() != num_samples:
-        raise ValueError(f"sample: got {int(sample.max())}, expected 0 to {num_samples - 1}")
     problem.sketch, problem.first = sketch, first
     if first:  # of those with a label: one shifted by `first` may be -100 itself
         problem.labels -= first
@@ -76,8 +71,14 @@ def head_gram_blocks(
     means none."""
     if method not in METHODS:
         raise ValueError(f"method: got {method!r}, expected one of {', '.join(METHODS)}")
-    head = bias, softcap, scale, mean, (sketch, seed)
-    problem = _problem(hidden, weight, labels, sample, num_samples, *head, ghost=method == "ghost")
+    check_head_tensors(hidden, weight, labels, sample, bias)
+    arguments = hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean
+    tiled = method == "ghost" and choose(hidden.device, hidden.dtype)[0] == "triton"
+    if not tiled or hidden.device.type == "cpu":  # where nothing waits for a value
+        check_head_values(labels, sample, num_samples, weight.shape[0])
+    if tiled and labels.numel():
+        return triton_head_gram(*arguments, (sketch, seed))
+    problem = _problem(*arguments, (sketch, seed))
     if problem.labels.numel() == 0:
         return _nothing(problem)
     if method == "ghost":
@@ -104,6 +105,9 @@ def head_partial_blocks(
 ) -> tuple[Tensor, ...]:
     """Of `vocab_range=`: (products, inner, gathers, token, deltas, hidden, labels, tokens), where
     deltas and hidden [T, `sketch`] are sketches of E and of h."""
+    check_head_tensors(hidden, weight, labels, sample, bias)
+    # The whole head's size is known to merge alone.
+    check_head_values(labels, sample, num_samples, 1 << 62)
     head = bias, softcap, scale, mean, (sketch, seed)
     problem = _problem(hidden, weight, labels, sample, num_samples, *head, first)
     return *ghost.partial(problem), problem.labels + first, problem.tokens

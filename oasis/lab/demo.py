@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from oasis.lab import report, strict_yaml
 from oasis.lab.config import RunConfig
+from oasis.lab.record.accuracy import standard_error
 from oasis.lab.run import RunResult, run
 from oasis.lab.workspace import Workspace
 
@@ -54,11 +56,11 @@ def demo(
         workspace = Workspace(config)
     console.print("accuracy before training:")
     for name, value in workspace.zero_shots():
-        console.print(f"  {_accuracies({name: value})}")
+        console.print(f"  {_accuracies({name: value.accuracy})}")
     _warm(workspace, console)
     results = []
     for policy in POLICIES:
-        changes = {"name": policy, "policy": policy}
+        changes: dict[str, Any] = {"name": policy, "policy": policy}
         if policy == "full":
             changes["ratio"] = 1.0
         console.rule(f"{policy}", align="left")
@@ -81,8 +83,7 @@ def _warm(workspace: Workspace, console: Console) -> None:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        total = sum(len(task) for task in workspace.encoded)
-        task = bar.add_task("frozen blocks, once per text", total=total)
+        task = bar.add_task("frozen blocks, once per text", total=len(workspace.items))
         for done in workspace.warm():
             bar.update(task, completed=done)
 
@@ -113,7 +114,8 @@ def table(config: RunConfig, results: list[RunResult]) -> Table:
 
 
 def _caption(config: RunConfig, results: list[RunResult]) -> str:
-    error = max(standard_error(result.history[-1], config.held_out) for result in results)
+    held_out = dict.fromkeys(config.tasks, config.held_out)
+    error = max(standard_error(result.history[-1], held_out) for result in results)
     text = (
         f"{config.held_out} held-out examples a task: the standard error of A_last is "
         f"{100 * error:.1f} points; smaller differences mean nothing. Samples: trained on / "
@@ -125,9 +127,3 @@ def _caption(config: RunConfig, results: list[RunResult]) -> str:
             ratio = result.score_seconds / result.steps / result.forward_seconds
             text += f" Scoring a batch takes {ratio:.2f} x a plain forward with loss."
     return text
-
-
-def standard_error(accuracy: dict[str, float], held_out: int) -> float:
-    """Standard error of the mean accuracy over tasks, each measured on `held_out` examples."""
-    variance = sum(value * (1 - value) / held_out for value in accuracy.values())
-    return variance**0.5 / len(accuracy)

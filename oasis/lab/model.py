@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,21 +14,34 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from oasis.lab.data import assets
 
 
-def load(
-    name: str, device: torch.device, dtype: torch.dtype
-) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    """Model (eval mode, frozen) and tokenizer: "smollm2" from its package, else a folder or hub."""
-    source = assets.language_model() if name == "smollm2" else name
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model: "smollm2" from its package, else a folder or hub name."""
+    with _named(name):
+        return AutoTokenizer.from_pretrained(_source(name))
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A causal language model, frozen and in eval mode; `name` as of `load_tokenizer`."""
+    with _named(name):
+        model = AutoModelForCausalLM.from_pretrained(_source(name), dtype=dtype).to(device)
+    model.config.use_cache = False
+    return model.requires_grad_(False).eval()
+
+
+def _source(name: str) -> str | Path:
+    return assets.language_model() if name == "smollm2" else name
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Errors of transformers, which are ValueErrors where files are there but of no use."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
-    except (OSError, ValueError) as error:  # a ValueError where files are there but of no use
+        yield
+    except (OSError, ValueError) as error:
         raise OSError(
             f"model: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
             f"Hugging Face hub ({error})"
         ) from error
-    model.config.use_cache = False
-    return model.requires_grad_(False).eval(), tokenizer
 
 
 def linear_names(model: nn.Module) -> list[str]:
@@ -42,6 +58,14 @@ def linear_names(model: nn.Module) -> list[str]:
     return sorted(names)
 
 
+def check_layers(model: nn.Module, layers: int | None) -> int:
+    """Number of the model's blocks; ValueError where LoRA is to be on more of them."""
+    total = model.config.get_text_config().num_hidden_layers
+    if layers is not None and not 1 <= layers <= total:
+        raise ValueError(f"lora_layers: got {layers}, expected null or 1 to {total}")
+    return total
+
+
 def attach_lora(
     model: nn.Module, *, rank: int, alpha: int | None, layers: int | None, seed: int
 ) -> nn.Module:
@@ -52,9 +76,7 @@ def attach_lora(
     """
     from peft import LoraConfig, get_peft_model
 
-    total = model.config.get_text_config().num_hidden_layers
-    if layers is not None and not 1 <= layers <= total:
-        raise ValueError(f"lora_layers: got {layers}, expected null or 1 to {total}")
+    total = check_layers(model, layers)
     top = None if layers in (None, total) else list(range(total - layers, total))
     config = LoraConfig(
         r=rank,

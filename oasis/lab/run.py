@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -16,8 +18,9 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from oasis import policies
 from oasis.lab import strict_yaml
 from oasis.lab.accounts import accounts
+from oasis.lab.arguments import accumulation, training_arguments
 from oasis.lab.config import RunConfig, difference
-from oasis.lab.data.stream import MemoryStream
+from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import (
     ADAPTER,
     Checkpoint,
@@ -25,16 +28,17 @@ from oasis.lab.record.checkpoints import (
     clean,
     erase,
     save_adapter,
-    scratch,
 )
+from oasis.lab.record.events import VERSION, Evaluation
 from oasis.lab.record.lock import locked, refuse_busy
 from oasis.lab.record.log import EVENTS, EventLog, end_event, read_events
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
-from oasis.lab.workspace import Workspace
+from oasis.lab.workspace import Measured, Workspace
 from oasis.train import SelectionTrainer
-from oasis.train.batch.columns import TASK
 
 CONFIG = "config.yaml"
+
+logger = logging.getLogger(__name__)
 
 
 class Boundaries(TrainerCallback):
@@ -61,15 +65,13 @@ class Boundaries(TrainerCallback):
         start = time.perf_counter()
         last = after_task == len(self.boundaries) - 1
         held_out = None if last else self.config.boundary_held_out
-        accuracy = {
-            task.name: self.workspace.accuracy(model, task, held_out)
+        found = {
+            task.name: self.workspace.measure(model, task, held_out)
             for task in self.workspace.tasks[seen]
         }
-        seconds = time.perf_counter() - start
-        self.log.write(_evaluation(step, after_task, accuracy, seconds))
+        self.log.write(_evaluation(step, after_task, found, time.perf_counter() - start))
         if self.progress:
-            values = ", ".join(f"{name} {100 * value:.1f} %" for name, value in accuracy.items())
-            tqdm.write(f"after {self.config.tasks[after_task]}: {values}")
+            tqdm.write(f"after {self.workspace.names[after_task]}: {told(found)}")
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         for index, boundary in enumerate(self.boundaries):
@@ -84,14 +86,30 @@ class Boundaries(TrainerCallback):
         self.checkpoints.add(state.global_step, self.log)
 
 
-def _evaluation(step: int, after_task: int, accuracy: dict[str, float], seconds: float) -> dict:
-    return {
+def _evaluation(
+    step: int, after_task: int, found: Mapping[str, Measured], seconds: float
+) -> Evaluation:
+    """Accuracies, and beside them held-out losses where there are tasks in free text."""
+    event: Evaluation = {
         "type": "evaluation",
         "step": step,
         "after_task": after_task,
-        "accuracy": accuracy,
+        "accuracy": {n: one.accuracy for n, one in found.items() if one.accuracy is not None},
         "seconds": seconds,
     }
+    losses: dict[str, float | None] = {
+        name: one.loss for name, one in found.items() if one.loss is not None
+    }
+    if losses:
+        event["loss"] = losses
+    return event
+
+
+def told(found: Mapping[str, Measured]) -> str:
+    """How good a model is, by task, in words."""
+    return (
+        ", ".join(f"{name} {one}" for name, one in found.items() if str(one)) or "no held-out rows"
+    )
 
 
 def run(
@@ -111,11 +129,15 @@ def run(
     if workspace is None:
         workspace = Workspace(config)
     workspace.check(config)
+    if progress:
+        for line in workspace.said:
+            tqdm.write(line)
     stream = workspace.stream(config)
+    arguments = _arguments(config, workspace, stream, progress)
     with locked(config.directory):
         clean(config.directory)  # of what a kill left
         try:
-            return _run(config, policy, workspace, stream, progress)
+            return _run(config, policy, workspace, stream, arguments, progress)
         finally:
             with suppress(OSError):
                 clean(config.directory)
@@ -125,10 +147,12 @@ def _run(
     config: RunConfig,
     policy: policies.Policy,
     workspace: Workspace,
-    stream: MemoryStream,
+    stream: Stream,
+    arguments: TrainingArguments,
     progress: bool,
 ) -> RunResult:
-    directory = config.directory
+    directory, steps = config.directory, arguments.max_steps
+    boundaries = [end // accumulation(config) for end in stream.boundaries]
     if config.resume and end_event(directory / EVENTS) is not None:
         _refuse_changed(config)
         return result_of(config, read_events(directory / EVENTS))
@@ -138,28 +162,30 @@ def _run(
     earlier = spent(read_events(directory / EVENTS, offset)) if offset else 0.0
     with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
         if not offset:
-            _start(config, workspace, stream.boundaries, log)
+            _start(config, workspace, boundaries, log)
+        else:
+            _refuse_other_data(config, workspace, directory)
         started = time.perf_counter()
-        callback = Boundaries(config, workspace, stream.boundaries, checkpoints, log, progress)
-        for index, boundary in enumerate(stream.boundaries):
+        callback = Boundaries(config, workspace, boundaries, checkpoints, log, progress)
+        for index, boundary in enumerate(boundaries):
             # A first task too short for a batch ends before any training.
             if boundary == 0 and not offset:
                 callback.evaluate(model, 0, index)
         trainer = SelectionTrainer(
             model=model,
-            args=training_arguments(config, workspace, stream.steps, progress),
+            args=arguments,
             train_dataset=stream,
             data_collator=workspace.collator,
             processing_class=workspace.tokenizer,
             policy=policy,
             layer=config.layer,
-            on_event=log.write,
-            task_names=config.tasks,
+            on_event=lambda event: log.write(_keyed(event, workspace.items)),
+            task_names=workspace.names,
         )
         trainer.add_callback(callback)
         if not progress:
             trainer.remove_callback(PrinterCallback)
-        last = min(stream.steps, config.stop_after or stream.steps)
+        last = min(steps, config.stop_after or steps)
         if checkpoint and checkpoint.step >= last:
             trainer.restore(str(checkpoint.folder))
         else:
@@ -167,16 +193,32 @@ def _run(
         counts = trainer.selection_counts
         sums = {"candidates": counts.candidates, "selected": counts.selected}
         sums["seconds"] = earlier + time.perf_counter() - started
-        if trainer.state.global_step == stream.steps:
+        if trainer.state.global_step == steps:
             sums["forward_seconds"] = _forward_seconds(config, workspace, model)
             save_adapter(model, directory)
             record = read_events(directory / EVENTS)
             log.write(
-                {**end_of(config, record, sums),
+                {**end_of(workspace.names, record, sums),
                  **accounts(record, workspace, model, policy, config.layer)}
             )  # fmt: skip
             log.sync()
         return result_of(config, read_events(directory / EVENTS), **sums)
+
+
+def _arguments(
+    config: RunConfig, workspace: Workspace, stream: Stream, progress: bool
+) -> TrainingArguments:
+    """The Trainer's arguments, of as many whole steps as the stream's batches make."""
+    steps, left = divmod(stream.steps, accumulation(config))
+    if steps == 0:
+        raise ValueError(
+            f"training.gradient_accumulation_steps: got {accumulation(config)}, expected at most "
+            f"the {stream.steps} candidate batches of the stream"
+        )
+    if left:
+        logger.warning("the last %d candidate batches are no whole step and left out", left)
+    cpu = workspace.device.type == "cpu"
+    return training_arguments(config, steps, cpu=cpu, progress=progress)
 
 
 def _refuse_foreign(directory: Path) -> None:
@@ -223,51 +265,44 @@ def _refuse_changed(config: RunConfig) -> None:
         )
 
 
+def _refuse_other_data(config: RunConfig, workspace: Workspace, directory: Path) -> None:
+    """ValueError where the rows are not those that the run to be resumed was started with."""
+    first = read_events(directory / EVENTS)[0]
+    if first.get("data") != workspace.digest:
+        raise ValueError(
+            f"data: the rows are not those that the run in {directory} was started with; use "
+            "another name, or resume=false to start anew"
+        )
+
+
+def _keyed(event: dict, items: Sequence[dict]) -> dict:
+    """A selection event with the keys of its items: where each of them comes from."""
+    if event["type"] != "selection" or event.get("item") is None:
+        return event
+    return {**event, "key": [items[number]["key"] for number in event["item"]]}
+
+
 def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: EventLog) -> None:
     """The events before training."""
+    data = {} if workspace.digest is None else {"data": workspace.digest, "rows": workspace.said}
     ratio = 1.0 if config.policy == "full" else config.ratio
     log.write(
         {
             "type": "start",
+            "version": VERSION,
             "policy": config.policy,
             "label": config.label or config.policy,
             "ratio": ratio,
             "seed": config.seed,
-            "tasks": config.tasks,
+            "tasks": workspace.names,
+            **data,
             "boundaries": boundaries,
+            "held_out": {task.name: len(task.test) for task in workspace.tasks},
             "model": config.model,
             "device": str(workspace.device),
         }
     )
-    accuracy = workspace.zero_shot()
-    log.write(_evaluation(0, -1, accuracy, workspace.zero_shot_seconds))
-
-
-def training_arguments(
-    config: RunConfig, workspace: Workspace, steps: int, progress: bool
-) -> TrainingArguments:
-    """Optimizer, schedule, clipping and the rest of how a run of `steps` steps trains."""
-    return TrainingArguments(
-        output_dir=str(scratch(config.directory)),  # the callback takes checkpoints from there
-        max_steps=steps,
-        per_device_train_batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.lr_schedule,
-        lr_scheduler_kwargs={"num_decay_steps": config.decay_steps} if config.decay_steps else None,
-        warmup_steps=config.warmup_steps,
-        weight_decay=0.0,
-        optim="adamw_torch",
-        max_grad_norm=config.max_grad_norm,
-        logging_strategy="steps" if config.logging_steps else "no",
-        logging_steps=config.logging_steps or 1,
-        save_strategy="no",  # the callback asks for checkpoints, after its evaluation is recorded
-        report_to="none",
-        disable_tqdm=not progress,
-        remove_unused_columns=False,
-        dataloader_pin_memory=False,
-        use_cpu=workspace.device.type == "cpu",
-        seed=config.seed,
-    )
+    log.write(_evaluation(0, -1, workspace.zero_shot(), workspace.zero_shot_seconds))
 
 
 @torch.no_grad()
@@ -279,7 +314,7 @@ def _forward_seconds(config: RunConfig, workspace: Workspace, model: nn.Module) 
     batches = []
     for items in islice(workspace.stream(config).batches(), config.forward_batches):
         batch = workspace.collator(items)
-        del batch[TASK]
+        batch = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
         batches.append({name: value.to(workspace.device) for name, value in batch.items()})
     float(model(**batches[0]).loss)  # the first call warms up
     start = time.perf_counter()

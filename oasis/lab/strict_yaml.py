@@ -22,18 +22,24 @@ _MERGE = type("Merge", (), {"__repr__": lambda self: "<<"})()  # of a plain `<<`
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, which by itself keeps the last of two equal keys."""
 
-    level = 0
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.place: list[str] = []  # of the node that is being read: ".run", "[0]"
+        self.settings: dict[yaml.Node, str] = {}  # what complete nodes are called
+        self.sizes: dict[yaml.Node, tuple[int, int]] = {}  # their values and levels
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         event = self.peek_event()
-        if self.level >= MOST_LEVELS:
+        if len(self.place) >= MOST_LEVELS:
             raise _error(f"more than {MOST_LEVELS} levels", event.start_mark)
-        self.level += 1
+        self.place.append(f"[{index}]" if isinstance(index, int) else f".{_text_of(index)}")
         node = super().compose_node(parent, index)
-        self.level -= 1
+        assert node is not None  # where there is an event, there is a node
+        self.settings.setdefault(node, "".join(self.place).strip("."))  # an alias: its anchor's
+        self.place.pop()
         if not isinstance(event, yaml.AliasEvent):
             self._measure(node)
-        elif not hasattr(node, "values"):
+        elif node not in self.sizes:
             raise _error(f"{event.anchor}: the alias is inside its own anchor", event.start_mark)
         return node
 
@@ -42,9 +48,11 @@ class _Loader(yaml.SafeLoader):
         parts = [] if isinstance(node, yaml.ScalarNode) else node.value
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in parts for part in pair]
-        node.values = 1 + sum(part.values for part in parts)
-        node.levels = 1 + max((part.levels for part in parts), default=0)
-        if node.values > MOST_VALUES or node.levels > MOST_LEVELS:
+        sizes = [self.sizes[part] for part in parts]
+        values = 1 + sum(values for values, _ in sizes)
+        levels = 1 + max((levels for _, levels in sizes), default=0)
+        self.sizes[node] = values, levels
+        if values > MOST_VALUES or levels > MOST_LEVELS:
             raise _error(
                 f"more than {MOST_VALUES:,} values or {MOST_LEVELS} levels, aliases written out",
                 node.start_mark,
@@ -95,7 +103,12 @@ class _Loader(yaml.SafeLoader):
             # What Python makes of it: a month 13, a number of 5,000 digits, `!!bool perhaps`.
             text = getattr(node, "value", "")
             shown = f"{text[:40]!r}" if isinstance(text, str) else node.tag
-            raise _error(f"{shown} cannot be read ({error})", node.start_mark) from error
+            name = f"{where}: " if (where := self.settings.get(node)) else ""
+            raise _error(f"{name}{shown} cannot be read ({error})", node.start_mark) from error
+
+
+def _text_of(key: yaml.Node | None) -> str:
+    return str(key.value) if isinstance(key, yaml.ScalarNode) else ""
 
 
 def _error(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
@@ -111,9 +124,10 @@ def parse(text: str, name: str) -> Any:
         raise ValueError(f"{name}:{line}: {chr(error.character)!r} is not allowed") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
         parts = [error.problem, error.context]
         said = " ".join(part for part in parts if part)
-        raise ValueError(f"{name}:{mark.line + 1}: {said}") from error
+        raise ValueError(f"{name}:{line}: {said}") from error
 
 
 def read(path: str | Path) -> Any:
@@ -180,7 +194,9 @@ def _step(node: yaml.Node | None, part: str) -> tuple[int | None, yaml.Node | No
 
 
 def _text(path: str | Path) -> str:
+    content = Path(path).read_bytes()
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text in UTF-8 ({error})") from error
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: not a text in UTF-8 ({error})") from error

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from oasis import _core
-from oasis.operators import cpu, cuda, launch, memory, schemas  # noqa: F401  (what they register)
+from oasis.operators import (  # noqa: F401  (what they register)
+    candidates,
+    cpu,
+    cuda,
+    launch,
+    memory,
+    schemas,
+)
 
 Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 Five: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -23,6 +30,8 @@ grad_gram: Callable[[Sequence[Tensor]], Tensor] = torch.ops.oasis.grad_gram
 grad_sketch: Callable[[Sequence[Tensor], int, int], Tensor] = torch.ops.oasis.grad_sketch
 remembered: Callable[..., tuple[Tensor, Tensor]] = torch.ops.oasis.remembered
 remember_: Callable[[Tensor, Tensor, Tensor, Tensor], None] = torch.ops.oasis.remember_
+inner_products: Callable[..., tuple[Tensor, Tensor]] = torch.ops.oasis.inner_products
+usable: Callable[..., Five] = torch.ops.oasis.usable
 siren: Callable[..., tuple[Tensor, Tensor]] = torch.ops.oasis.siren
 oris_: Callable[..., Three] = torch.ops.oasis.oris_
 oris_stop: Callable[..., Tensor] = torch.ops.oasis.oris_stop

@@ -50,11 +50,11 @@ def state_buffers(
 def siren_inputs(
     gram: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     informativeness: Tensor | None,
     device: torch.device,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """What SIREN reads of N samples, contiguous."""
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """What SIREN reads of N samples, contiguous; no floor is -inf."""
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
         raise ValueError(f"gram: got shape {list(gram.shape)}, expected [N, N]")
     n, real = gram.shape[0], torch.float64
@@ -64,7 +64,7 @@ def siren_inputs(
     return (
         read_buffer("gram", gram, real, (n, n), device),
         read_buffer("valid", valid, torch.bool, (n,), device),
-        read_buffer("floor", floor, real, (), device),
+        None if floor is None else read_buffer("floor", floor, real, (), device),
         scores,
     )
 

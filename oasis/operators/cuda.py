@@ -12,25 +12,29 @@ from oasis.operators import cpu, launch, memory
 from oasis.operators.buffers import memory_buffer, memory_inputs, state_buffers
 from oasis.operators.library import implement
 
+_RUN = 4 << 20  # numbers widened at once where the kernels were not built
+
 
 @implement("grad_gram", "CUDA")
-def _(grads: Sequence[Tensor]) -> Tensor:
+def grad_gram(grads: Sequence[Tensor]) -> Tensor:
     check_grads(grads)
     if launch.BUILT:
         return launch.grad_gram(grads)
     n = grads[0].shape[0]
     out = grads[0].new_zeros((n, n), dtype=torch.float64)
     for g in grads:
-        rows = g.reshape(n, -1)
-        # Short float32 products summed in float64, as on the CPU; no TF32 inside.
-        for columns in rows.split(1 << 20, dim=1):
-            wide = columns.to(torch.promote_types(g.dtype, torch.float32))
-            out += (wide @ wide.T).double()
+        # In float64, which no setting of TF32 reaches.
+        for columns in g.reshape(n, -1).split(max(1, _RUN // n), dim=1):
+            wide = columns.double()
+            out.addmm_(wide, wide.T)
     return out
 
 
 @implement("grad_sketch", "CUDA")
 def _(grads: Sequence[Tensor], dim: int, seed: int) -> Tensor:
+    exact = memory.check_sketch(grads, dim, seed)
+    if launch.BUILT and grads[0].shape[0] <= launch.MAX_SKETCH_SAMPLES:
+        return launch.grad_sketch(grads, dim, seed, exact)
     return memory.grad_sketch([g.cpu() for g in grads], dim, seed).to(grads[0].device)
 
 
@@ -38,6 +42,8 @@ def _(grads: Sequence[Tensor], dim: int, seed: int) -> Tensor:
 def _(
     gram: Tensor, sketch: Tensor, valid: Tensor, ring: Tensor, counters: Tensor, ridge: float
 ) -> tuple[Tensor, Tensor]:
+    if launch.BUILT:
+        return launch.remembered(gram, sketch, valid, ring, counters, ridge)
     inputs = gram.cpu(), sketch.cpu(), valid.cpu(), ring.cpu(), counters.cpu()
     left, scaled = memory.remembered(*inputs, ridge)
     return left.to(gram.device), scaled.to(gram.device)
@@ -45,6 +51,8 @@ def _(
 
 @implement("remember_", "CUDA")
 def _(sketch: Tensor, mask: Tensor, counters: Tensor, ring: Tensor) -> None:
+    if launch.BUILT:
+        return launch.remember_(sketch, mask, counters, ring)
     sketch, mask, counters = memory_inputs(sketch, mask, counters, ring.device)
     changed = memory_buffer(ring, sketch.shape[1], ring.device).cpu()
     memory.remember_(sketch.cpu(), mask.cpu(), counters.cpu(), changed)
@@ -55,7 +63,7 @@ def _(sketch: Tensor, mask: Tensor, counters: Tensor, ring: Tensor) -> None:
 def siren(
     gram: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     informativeness: Tensor | None = None,
@@ -65,7 +73,8 @@ def siren(
     if launch.BUILT and fits and informativeness is None:
         return launch.siren(gram, valid, floor, method, ridge)
     scores = None if informativeness is None else informativeness.cpu()
-    adjusted, order = cpu.siren(gram.cpu(), valid.cpu(), floor.cpu(), method, ridge, scores)
+    floor = None if floor is None else floor.cpu()
+    adjusted, order = cpu.siren(gram.cpu(), valid.cpu(), floor, method, ridge, scores)
     return adjusted.to(gram.device), order.to(gram.device)
 
 
@@ -95,7 +104,7 @@ def _(
     gram: Tensor,
     informativeness: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     statistics: Tensor,

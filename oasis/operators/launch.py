@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from oasis import _core
-from oasis.operators.buffers import oris_inputs, read_buffer, siren_inputs, state_buffers
+from oasis.operators.buffers import (
+    memory_buffer,
+    memory_inputs,
+    oris_inputs,
+    read_buffer,
+    remembered_inputs,
+    siren_inputs,
+    state_buffers,
+)
 
 BUILT = _core.build_info()["cuda"]
 MAX_EXACT = _core.MAX_EXACT
@@ -22,6 +31,7 @@ Result = TypeVar("Result")
 # Limits of one block: samples that go from Gram matrix to mask in one launch, and of any rule.
 ONE_LAUNCH = _core.CUDA_ONE_LAUNCH if BUILT else 0
 MAX_SAMPLES = _core.CUDA_MAX_SAMPLES if BUILT else 0
+MAX_SKETCH_SAMPLES = _core.CUDA_MAX_SKETCH_SAMPLES if BUILT else 0  # of one launch
 
 
 @contextmanager
@@ -80,8 +90,50 @@ def grad_gram(grads: Sequence[Tensor]) -> Tensor:
     return out if added else out.zero_()
 
 
+def usable(
+    gram: Tensor,
+    valid: Tensor | None,
+    scores: Tensor | None,
+    sketch: Tensor | None,
+    products: bool,
+    raises: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gram matrix [N, N] and scores [N] with zeros where a sample is not valid, who is, who is
+    skipped, and the code of what is wrong."""
+    n, device = gram.shape[0], gram.device
+    left = torch.empty(n, n, dtype=torch.float64, device=device)
+    informativeness = torch.empty(n, dtype=torch.float64, device=device)
+    kept, skipped = (torch.empty(n, dtype=torch.bool, device=device) for _ in range(2))
+    wrong = torch.empty((), dtype=torch.int64, device=device)
+    arguments = {
+        "gram": gram.data_ptr(),
+        "given": 0 if valid is None else valid.data_ptr(),
+        "scores": 0 if scores is None else scores.data_ptr(),
+        "sketch": 0 if sketch is None else sketch.data_ptr(),
+        "n": n,
+        "width": 0 if sketch is None else sketch.shape[1],
+        "raises": raises,
+        "left": left.data_ptr(),
+        "informativeness": informativeness.data_ptr(),
+        "valid": kept.data_ptr(),
+        "skipped": skipped.data_ptr(),
+        "products": products,
+        "wrong": wrong.data_ptr(),
+        "device": device.index or 0,
+    }
+    with _queue(device) as stream:
+        _launch(_core.cuda_usable, arguments, stream)
+    return left, informativeness, kept, skipped, wrong
+
+
+@cache
+def _lowest(device: torch.device) -> Tensor:
+    """-inf for kernels that are given no floor: made once, as a graph may be captured later."""
+    return torch.full((), -torch.inf, dtype=torch.float64, device=device)
+
+
 def _siren_arguments(
-    gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float, capacity: int
+    gram: Tensor, valid: Tensor, floor: Tensor | None, method: str, ridge: float, capacity: int
 ) -> tuple[dict[str, Any], Tensor, Tensor]:
     n = gram.shape[0]
     adjusted = torch.empty(n, dtype=torch.float64, device=gram.device)
@@ -89,7 +141,7 @@ def _siren_arguments(
     arguments = {
         "gram": gram.data_ptr(),
         "valid": valid.data_ptr(),
-        "floor": floor.data_ptr(),
+        "floor": (_lowest(gram.device) if floor is None else floor).data_ptr(),
         "n": n,
         "capacity": capacity,
         "method": method,
@@ -104,7 +156,7 @@ def _siren_arguments(
 
 
 def siren(
-    gram: Tensor, valid: Tensor, floor: Tensor, method: str, ridge: float
+    gram: Tensor, valid: Tensor, floor: Tensor | None, method: str, ridge: float
 ) -> tuple[Tensor, Tensor]:
     """Adjusted scores [N] and order [N].
 
@@ -172,7 +224,7 @@ def siren_oris_(
     gram: Tensor,
     informativeness: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     statistics: Tensor,
@@ -193,3 +245,81 @@ def siren_oris_(
                 return adjusted, order, *results
     adjusted, order = siren(gram, valid, floor, method, ridge)
     return adjusted, order, *oris_(scores, adjusted, valid, statistics, counters, options)
+
+
+def grad_sketch(grads: Sequence[Tensor], dim: int, seed: int, exact: bool) -> Tensor:
+    """Sketches [N, dim]; a gradient whose numbers do not lie in their order is copied."""
+    n, device, first = grads[0].shape[0], grads[0].device, 0
+    out = torch.zeros(n, dim, dtype=torch.float64, device=device)
+    with _queue(device) as stream:
+        for g in grads:
+            rows = g.reshape(n, -1)  # a number's place is its position, so the order counts
+            rows = rows if rows.shape[1] == 1 or rows.stride(1) == 1 else rows.contiguous()
+            arguments: dict[str, Any] = {
+                "data": rows.data_ptr(),
+                "dtype": str(rows.dtype).removeprefix("torch."),
+                "samples": n,
+                "columns": rows.shape[1],
+                "row_stride": rows.stride(0),
+                "first": first,
+                "dim": dim,
+                "seed": seed,
+                "exact": exact,
+                "out": out.data_ptr(),
+                "workspace": 0,
+                "workspace_bytes": 0,
+                "device": device.index or 0,
+            }
+            arguments |= _workspace(_core.cuda_sketch_workspace(**arguments), device)
+            _launch(_core.cuda_sketch, arguments, stream)
+            first += rows.shape[1]
+    return out
+
+
+def remembered(
+    gram: Tensor, sketch: Tensor, valid: Tensor, memory: Tensor, counters: Tensor, ridge: float
+) -> tuple[Tensor, Tensor]:
+    """Gram matrix [N, N] that the memory [m, S] leaves, and rescaled sketches [N, S]."""
+    inputs = remembered_inputs(gram, sketch, valid, memory, counters, ridge)
+    gram, sketch, valid, memory, counters = inputs
+    left, scaled = torch.empty_like(gram), torch.empty_like(sketch)
+    arguments: dict[str, Any] = {
+        "gram": gram.data_ptr(),
+        "sketch": sketch.data_ptr(),
+        "valid": valid.data_ptr(),
+        "memory": memory.data_ptr(),
+        "counters": counters.data_ptr(),
+        "n": gram.shape[0],
+        "capacity": memory.shape[0],
+        "width": memory.shape[1],
+        "ridge": ridge,
+        "left": left.data_ptr(),
+        "scaled": scaled.data_ptr(),
+        "workspace": 0,
+        "workspace_bytes": 0,
+        "device": gram.device.index or 0,
+    }
+    with _queue(gram.device) as stream:
+        arguments |= _workspace(_core.cuda_remembered_workspace(**arguments), gram.device)
+        _launch(_core.cuda_remembered, arguments, stream)
+    return left, scaled
+
+
+def remember_(sketch: Tensor, mask: Tensor, counters: Tensor, memory: Tensor) -> None:
+    """The masked rows of sketch [N, S] into the ring [m, S]."""
+    device = memory.device
+    sketch, mask, counters = memory_inputs(sketch, mask, counters, device)
+    n, width = sketch.shape
+    memory = memory_buffer(memory, width, device)
+    arguments = {
+        "sketch": sketch.data_ptr(),
+        "mask": mask.data_ptr(),
+        "counters": counters.data_ptr(),
+        "n": n,
+        "width": width,
+        "capacity": memory.shape[0],
+        "memory": memory.data_ptr(),
+        "device": device.index or 0,
+    }
+    with _queue(device) as stream:
+        _launch(_core.cuda_remember, arguments, stream)

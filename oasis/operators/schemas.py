@@ -48,8 +48,38 @@ def _(sketch: Tensor, mask: Tensor, counters: Tensor, memory: Tensor) -> None:
     return None
 
 
+define("inner_products(Tensor gram, Tensor? valid) -> (Tensor, Tensor)")
+
+
+@fake("inner_products")
+def _(gram: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    n = gram.shape[0]
+    return gram.new_empty((n, n), dtype=torch.float64), gram.new_empty(n, dtype=torch.bool)
+
+
 define(
-    "siren(Tensor gram, Tensor valid, Tensor floor, str method, float ridge, "
+    "usable(Tensor gram, Tensor? valid, Tensor? scores, Tensor? sketch, str source, bool raises) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@fake("usable")
+def _(
+    gram: Tensor,
+    valid: Tensor | None,
+    scores: Tensor | None,
+    sketch: Tensor | None,
+    source: str,
+    raises: bool,
+) -> tuple[Tensor, ...]:
+    n = gram.shape[0]
+    real = [gram.new_empty(shape, dtype=torch.float64) for shape in ((n, n), (n,))]
+    known = [gram.new_empty(n, dtype=torch.bool) for _ in range(2)]
+    return *real, *known, gram.new_empty((), dtype=torch.int64)
+
+
+define(
+    "siren(Tensor gram, Tensor valid, Tensor? floor, str method, float ridge, "
     "Tensor? informativeness=None) -> (Tensor, Tensor)"
 )
 
@@ -58,7 +88,7 @@ define(
 def _(
     gram: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     informativeness: Tensor | None = None,
@@ -104,7 +134,7 @@ def _(
 
 
 define(
-    "siren_oris_(Tensor gram, Tensor informativeness, Tensor valid, Tensor floor, str method, "
+    "siren_oris_(Tensor gram, Tensor informativeness, Tensor valid, Tensor? floor, str method, "
     "float ridge, Tensor(a!) statistics, Tensor(b!) counters, float[] options) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
@@ -115,7 +145,7 @@ def _(
     gram: Tensor,
     informativeness: Tensor,
     valid: Tensor,
-    floor: Tensor,
+    floor: Tensor | None,
     method: str,
     ridge: float,
     statistics: Tensor,

@@ -34,8 +34,8 @@ SIGNALS = frozenset(
 class Signals:
     """What is known of one candidate batch of N samples when a policy is asked to choose.
 
-    A field is None unless the policy `needs` it; `tokens` comes for free and is always given by the
-    trainer, and so does `task` where the stream tells it.
+    A field is None unless the policy `needs` it; `tokens` and `answer` come for free and are always
+    given by the trainer, and so is `task` where the stream tells it.
 
     Attributes:
         num_samples: N.
@@ -55,6 +55,7 @@ class Signals:
             rows of earlier batches; comes with the need "validation". None as long as there are
             none.
         task: [N] int64, index of the task that a sample belongs to; -1 for none.
+        answer: [N] int64, a number of the sample's label tokens: the same for the same answer.
     """
 
     num_samples: int
@@ -71,6 +72,7 @@ class Signals:
     image_text_score: Tensor | None = None
     validation_gram: Tensor | None = None
     task: Tensor | None = None
+    answer: Tensor | None = None
 
 
 @runtime_checkable
@@ -143,8 +145,10 @@ def eligible(signals: Signals) -> Tensor:
     return signals.tokens.cpu().nonzero().flatten()
 
 
-def required(signals: Signals, name: str, policy: str) -> Tensor:
-    """The signal called `name` on the CPU, floating point as float64.
+def required(
+    signals: Signals, name: str, policy: str, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """The signal called `name` on the CPU, as `dtype`.
 
     Raises ValueError where it is missing or its dimension 0 is not the samples.
     """
@@ -155,7 +159,7 @@ def required(signals: Signals, name: str, policy: str) -> Tensor:
     if value.shape[:1] != (n,) or (name == "gram" and value.shape != (n, n)):
         expected = f"[{n}, {n}]" if name == "gram" else f"[{n}, ...]"
         raise ValueError(f"signals.{name}: got shape {list(value.shape)}, expected {expected}")
-    return value.detach().to("cpu", torch.float64)
+    return value.detach().to("cpu", dtype)
 
 
 def candidates(signals: Signals, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,7 +210,7 @@ def outcome(
         weights = torch.zeros(signals.num_samples)
         weights[picks] = weight.float()
     return replace(
-        unscored(mask), order=picks, skipped=skipped, informativeness=scores, weight=weights
+        unscored(mask), picks=picks, skipped=skipped, informativeness=scores, weight=weights
     )
 
 
@@ -218,7 +222,7 @@ def unscored(mask: Tensor) -> Selection:
         adjusted=None,
         relative=None,
         probability=None,
-        order=mask.nonzero().squeeze(1),
+        picks=mask.nonzero().squeeze(1),
         threshold=None,
         siren="none",
         backend="torch",

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from oasis import operators
 from oasis.gram import HeadGram, grad_gram
+from oasis.operators.candidates import deferred_error
 from oasis.selection.checks import check_gram, check_scores, check_valid
 from oasis.selection.memory import Sketches, check_sketch, sketches
 
-_LARGEST = 1e150  # beyond, the variance of the scores would overflow, and never decay
+
+@dataclass(frozen=True)
+class Given:
+    """What `Selector.select` was given, of the right types and shapes: see `Batch`."""
+
+    gram: Tensor
+    scores: Tensor | None
+    valid: Tensor | None
+    source: str
+    sketch: Sketches | None
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,7 @@ class Batch:
         skipped: [N] bool, samples left out because their scores are not finite.
         source: the caller's argument, for errors.
         sketch: of a selector that remembers samples, what it remembers of them.
+        fault: on a GPU, 0-d int64: 0, or the code of what is wrong (`operators.candidates`).
     """
 
     gram: Tensor
@@ -36,6 +48,7 @@ class Batch:
     skipped: Tensor
     source: str
     sketch: Sketches | None
+    fault: Tensor | None
 
 
 def validated(
@@ -46,7 +59,7 @@ def validated(
     sketch: Tensor | None,
     device: torch.device,
     remember: bool,
-) -> Batch:
+) -> Given:
     """What `Selector.select` was given, or a TypeError or ValueError that names the argument."""
     if (grads is None) == (gram is None):
         raise TypeError("select: expected either grads or gram, got both or neither")
@@ -59,19 +72,17 @@ def validated(
         if isinstance(given, Tensor):
             _check_device(source, given, device)
         matrix = check_gram(given)
-    n, measured = matrix.shape[0], scores is not None
-    scores = matrix.diagonal() if scores is None else check_scores(scores, matrix)
-    if valid is None:
-        valid = torch.ones(n, dtype=torch.bool, device=matrix.device)
-    else:
-        check_valid(valid, n)
+    if scores is not None:
+        scores = check_scores(scores, matrix)
+    if valid is not None:
+        check_valid(valid, matrix.shape[0])
         valid = valid.to(matrix.device)
     if sketch is not None:
         if not isinstance(gram, Tensor):
             raise TypeError("sketch: expected only beside gram as a tensor [N, N]")
         sketch = check_sketch("sketch", sketch, matrix)
-    nothing, kept = torch.zeros_like(valid), sketches(grads, gram, sketch) if remember else None
-    return Batch(matrix, scores.clone(), measured, valid, nothing, source, kept)
+    kept = sketches(grads, gram, sketch) if remember else None
+    return Given(matrix, scores, valid, source, kept)
 
 
 def _check_device(source: str, gram: Tensor, device: torch.device) -> None:
@@ -82,29 +93,22 @@ def _check_device(source: str, gram: Tensor, device: torch.device) -> None:
         )
 
 
-def usable(batch: Batch, nonfinite: str) -> Batch:
+def usable(given: Given, nonfinite: str, deferred: bool) -> Batch:
     """The batch with zeros where a sample is not valid, or cannot be scored.
 
     Raises:
-        ValueError: with nonfinite="raise", naming the samples whose scores are not finite; where
+        ValueError: on the CPU, or where the error is not `deferred`: numbers that no Gram matrix or
+            score has; with nonfinite="raise", naming the samples whose scores are not finite; where
             finite norms have inner products that are not.
     """
-    norms, scores = batch.gram.diagonal(), batch.scores
-    finite = (scores < _LARGEST) & (norms < _LARGEST)
-    if batch.sketch is not None:
-        finite &= batch.sketch.rows.isfinite().all(1)
-    skipped = batch.valid & ~finite
-    if nonfinite == "raise" and skipped.any():
-        what = "gradients or scores" if batch.measured else "gradients"
-        raise ValueError(
-            f"{batch.source}: the {what} of samples {skipped.nonzero().squeeze(1).tolist()} are "
-            f"not finite (or their squared norm exceeds {_LARGEST:g}); "
-            "use nonfinite='skip' to leave such samples out"
-        )
-    # A zero gradient has nothing to teach (docs/method.md 1.3).
-    valid = batch.valid & ~skipped & (scores > 0) & (norms > 0)
-    gram = torch.where(valid.unsqueeze(0) & valid.unsqueeze(1), batch.gram, 0.0)
-    if not torch.isfinite(gram).all():
-        raise ValueError("gram: non-finite entries between samples with finite norms")
-    scores = torch.where(valid, scores, 0.0)
-    return replace(batch, gram=gram, scores=scores, valid=valid, skipped=skipped)
+    sketch, source = given.sketch, given.source
+    rows = None if sketch is None else sketch.rows
+    gram, scores, valid, skipped, fault = operators.usable(
+        given.gram, given.valid, given.scores, rows, source, nonfinite == "raise"
+    )
+    on_gpu = gram.device.type != "cpu"
+    if on_gpu and not deferred and (code := int(fault)):
+        raise deferred_error(code, source)
+    measured = given.scores is not None
+    told = fault if on_gpu else None
+    return Batch(gram, scores, measured, valid, skipped, source, sketch, told)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from oasis import operators
@@ -70,6 +71,4 @@ def check_sketch(name: str, sketch: object, gram: Tensor) -> Tensor:
 
 def _padded(rows: Tensor) -> Tensor:
     """[N, S] as float64 [N, WIDTH]."""
-    out = rows.new_zeros((len(rows), WIDTH), dtype=torch.float64)
-    out[:, : rows.shape[1]] = rows
-    return out
+    return F.pad(rows.to(torch.float64), (0, WIDTH - rows.shape[1]))

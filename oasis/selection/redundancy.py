@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from oasis import _core, operators
-from oasis.checks import check_number
+from oasis.checks import check_number, readable
 from oasis.names import check_name
 from oasis.selection.checks import check_gram, check_valid
 
@@ -19,20 +18,39 @@ AUTO_EXACT = 20  # "auto" is exact up to here: 1 ms; every further sample double
 @dataclass(frozen=True)
 class SirenResult:
     """adjusted: [N] float64, each sample's score when it was picked (0 where not valid).
-    order: [<= N] int64, sample indices in the order of the picks. method: the rule used."""
+    picks: [N] int64, sample indices in the order of the picks, then -1. method: the rule used."""
 
     adjusted: Tensor
-    order: Tensor
+    picks: Tensor
     method: str
 
+    @property
+    def order(self) -> Tensor:
+        """[<= N] int64, sample indices in the order of the picks."""
+        return self.picks[self.picks >= 0]
 
-def check_rule(method: str, ridge: float, n: int, name: str = "method") -> str:
-    """The rule that `method` (the caller's argument `name`) means for n samples."""
+
+def check_rule(method: str, ridge: float, name: str = "method") -> None:
+    """An error unless there is a rule `method` (the caller's argument `name`)."""
     check_name("rule", method, name, more=("auto",))
     check_number("ridge", ridge, 0, float("inf"), "a finite number >= 0")
+
+
+def rule_of(method: str, valid: Tensor, name: str = "method") -> str:
+    """The rule that `method` (the caller's argument `name`) means for the samples `valid` [N].
+
+    Where their number would have to wait for a device, or is not there yet, all N count.
+    """
+    if method not in ("auto", "exact"):
+        return method
+    n = valid.shape[0]
+    if n <= AUTO_EXACT:
+        return "exact"
+    known = readable(valid)
+    n = int(valid.sum()) if known else n
     if method == "auto":
         return "exact" if n <= AUTO_EXACT else "mean_field"
-    if method == "exact" and n > MAX_EXACT:
+    if known and n > MAX_EXACT:
         raise ValueError(
             f"{name}: 'exact' visits 2^N subsets and takes at most N = {MAX_EXACT} samples, got "
             f"N = {n}; use 'mean_field', 'residual', 'pairwise' or 'auto'"
@@ -72,18 +90,10 @@ def siren(
         MemoryError: too little memory for the subsets of "exact".
     """
     gram = check_gram(gram)
-    n = gram.shape[0]
-    broken, count = ~torch.isfinite(gram), n
-    if valid is None:
-        valid = torch.ones(n, dtype=torch.bool, device=gram.device)
-    else:
-        check_valid(valid, n)
-        broken &= valid.unsqueeze(0) & valid.unsqueeze(1)
-        count = int(valid.sum())
-    used = check_rule(method, ridge, count)
-    if broken.any():
-        samples = broken.any(1).nonzero().squeeze(1).tolist()
-        raise ValueError(f"gram: non-finite entries in the rows of samples {samples}")
-    floor = torch.full((), -torch.inf, dtype=torch.float64, device=gram.device)
-    adjusted, order = operators.siren(gram, valid, floor, used, float(ridge))
-    return SirenResult(adjusted, order[order >= 0], used)
+    if valid is not None:
+        check_valid(valid, gram.shape[0])
+    check_rule(method, ridge)
+    matrix, kept = operators.inner_products(gram, valid)
+    used = rule_of(method, kept)
+    adjusted, picks = operators.siren(matrix, kept, None, used, float(ridge))
+    return SirenResult(adjusted, picks, used)

@@ -13,11 +13,10 @@ from oasis import operators
 from oasis.checks import check_count
 from oasis.gram import HeadGram
 from oasis.names import COUNTERS, STATISTICS
-from oasis.operators.buffers import state_buffers
 from oasis.selection.batch import Batch, usable, validated
 from oasis.selection.memory import WIDTH, Sketches
 from oasis.selection.presets import PRESETS, Preset
-from oasis.selection.redundancy import check_rule
+from oasis.selection.redundancy import check_rule, rule_of
 from oasis.selection.state import kind_of, saved_state, settings_as_bytes
 from oasis.selection.threshold import check_ratio
 from oasis.selection.types import Selection
@@ -36,6 +35,10 @@ class Selector(nn.Module):
             to the letter) or "released" (the authors' code).
         seed: of the draws, 0 <= seed < 2^63.
         nonfinite: "raise" (a ValueError names the samples) or "skip" (they are left out).
+        checks: of batches on a GPU, whose numbers only the device knows. "deferred": nothing waits
+            for it; a batch that would raise selects nothing, counts as skipped, and raises where
+            its `indices` or `order` are read, or by `Selection.check`. "now": `select` waits and
+            raises. On the CPU errors are always raised at once.
         **overrides: any field of `oasis.Preset`, e.g. siren="residual", beta=0.5, or remember=64:
             candidates are judged by what the 64 samples selected last leave of their gradients.
 
@@ -57,6 +60,7 @@ class Selector(nn.Module):
         preset: str | Preset = "calibrated",
         seed: int = 0,
         nonfinite: str = "raise",
+        checks: str = "deferred",
         **overrides: Any,
     ):
         super().__init__()
@@ -73,11 +77,13 @@ class Selector(nn.Module):
             if name not in known:
                 raise TypeError(f"{name}: unknown option of Selector, expected {', '.join(known)}")
         self.preset = replace(preset, **overrides)
-        check_rule(self.preset.siren, self.preset.ridge, 1, "siren")
+        check_rule(self.preset.siren, self.preset.ridge, "siren")
         check_count("seed", seed)
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
-        self.nonfinite = nonfinite
+        if checks not in ("now", "deferred"):
+            raise ValueError(f"checks: got {checks!r}, expected 'now' or 'deferred'")
+        self.nonfinite, self.checks = nonfinite, checks
         statistics = torch.zeros(len(STATISTICS), dtype=torch.float64)
         statistics[STATISTICS["threshold"]] = self.preset.threshold(self.ratio)
         counters = torch.zeros(len(COUNTERS), dtype=torch.int64)
@@ -87,6 +93,7 @@ class Selector(nn.Module):
         memory = torch.zeros(self.preset.remember, WIDTH, dtype=torch.float64)
         self.register_buffer("memory", memory)
         self._remembered: str | None = None  # what `memory` is of
+        self._packed: tuple[Preset, float, list[float]] | None = None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selector:
         # Moves follow the device alone: `.half()` on a model that holds a selector must not round
@@ -151,7 +158,7 @@ class Selector(nn.Module):
     @property
     def threshold(self) -> Tensor:
         """0-d float64, I_T for the next batch."""
-        return self.statistics[STATISTICS["threshold"]]
+        return self.statistics.select(0, STATISTICS["threshold"])
 
     @property
     def batches(self) -> Tensor:
@@ -215,12 +222,12 @@ class Selector(nn.Module):
         Raises:
             TypeError, ValueError: naming the argument; with nonfinite="raise" also for samples
                 whose scores are not finite, and where gradients are of another kind than those
-                remembered. The state is then unchanged.
+                remembered. The state is then unchanged. On a GPU what is wrong by its numbers is
+                told later, see `checks`.
         """
         device, remember = self.statistics.device, self.preset.remember > 0
-        state_buffers(self.statistics, self.counters, device)
-        batch = validated(grads, gram, valid, scores, sketch, device, remember)
-        batch = usable(batch, self.nonfinite)
+        given = validated(grads, gram, valid, scores, sketch, device, remember)
+        batch = usable(given, self.nonfinite, self.checks == "deferred")
         if batch.sketch is None:
             return self._step(batch)
         return self._remembering(batch, batch.sketch)
@@ -252,17 +259,17 @@ class Selector(nn.Module):
     def _step(self, batch: Batch) -> Selection:
         """SIREN, then ORIS, which advances the state."""
         preset, state = self.preset, (self.statistics, self.counters)
-        rule = check_rule(preset.siren, preset.ridge, int(batch.valid.sum()), "siren")
+        rule = rule_of(preset.siren, batch.valid, "siren")
         threshold = self.threshold.clone()
-        floor, options = self._floor(batch), preset.options(self.ratio)
+        floor, options = self._floor(batch), self._options()
         first = batch.gram, batch.valid, floor, rule, preset.ridge
         if batch.measured:  # scores that are not the diagonal of the Gram matrix
-            adjusted, order = operators.siren(*first, batch.scores)
+            adjusted, picks = operators.siren(*first, batch.scores)
             relative, probability, mask = operators.oris_(
                 batch.scores, adjusted, batch.valid, *state, options
             )
         else:
-            adjusted, order, relative, probability, mask = operators.siren_oris_(
+            adjusted, picks, relative, probability, mask = operators.siren_oris_(
                 batch.gram, batch.scores, *first[1:], *state, options
             )
         return Selection(
@@ -271,17 +278,25 @@ class Selector(nn.Module):
             adjusted=adjusted,
             relative=relative,
             probability=probability,
-            order=order[order >= 0],
+            picks=picks,
             threshold=threshold,
             siren=rule,
             backend=operators.siren_backend(batch.gram.device.type),
             skipped=batch.skipped,
+            fault=batch.fault,
         )
 
-    def _floor(self, batch: Batch) -> Tensor:
-        """The score at which SIREN stops: -inf, but for the preset "released"."""
+    def _floor(self, batch: Batch) -> Tensor | None:
+        """The score at which SIREN stops: none, but for the preset "released"."""
         if not self.preset.stop:
-            return torch.full_like(self.threshold, -torch.inf)
+            return None
         state = self.statistics, self.counters
-        options = self.preset.options(self.ratio)
-        return operators.oris_stop(batch.scores, batch.valid, *state, options)
+        return operators.oris_stop(batch.scores, batch.valid, *state, self._options())
+
+    def _options(self) -> list[float]:
+        """Ratio and preset as the operators take them, packed once."""
+        known = self._packed
+        if known is None or known[0] is not self.preset or known[1] != self.ratio:
+            known = self.preset, self.ratio, self.preset.options(self.ratio)
+            self._packed = known
+        return known[2]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers import Trainer
 from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import TrainOutput, has_length
+from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
 from oasis import Selection, Selector, policies
@@ -21,8 +19,9 @@ from oasis.train import transformers_private
 from oasis.train.batch import packed
 from oasis.train.batch.columns import ITEM, TASK, WEIGHT
 from oasis.train.batch.images import COUNTS, count_images
-from oasis.train.batch.subbatch import Nothing, dummy, right_padded, take, targets
+from oasis.train.batch.subbatch import Nothing, answers, dummy, right_padded, take, targets
 from oasis.train.callbacks import SelectionHooks, SelectionProgress
+from oasis.train.checkpoints import SelectionCheckpoints
 from oasis.train.events import DRY, Counts, StepState, selection_event, statistics
 from oasis.train.fill import Fill, check_mode, planned_steps
 from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
@@ -43,7 +42,7 @@ from oasis.train.steps import SelectedSteps
 logger = logging.get_logger(__name__)
 
 
-class SelectionMixin(SelectedSteps):
+class SelectionMixin(SelectionCheckpoints, SelectedSteps):
     """Train on the samples of each micro-batch that a policy selects, and on no others.
 
     Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
@@ -217,6 +216,7 @@ class SelectionMixin(SelectedSteps):
                 "expected an oasis.Selection (policies.unscored(mask) makes one of a mask)"
             )
         mask = selection.mask.detach().cpu()
+        selection.check()  # the device has been waited for
         if mask.shape != (signals.num_samples,) or mask.dtype != torch.bool:
             raise ValueError(
                 f"policy {self.policy.name!r}: got a mask {tuple(mask.shape)} of {mask.dtype}, "
@@ -284,7 +284,7 @@ class SelectionMixin(SelectedSteps):
 
     def _signals(self, batch: dict, task: torch.Tensor | None) -> policies.Signals:
         labels, needs = batch["labels"], frozenset(self.policy.needs)
-        free = {"tokens": targets(labels).sum(dim=1), "task": task}
+        free = {"tokens": targets(labels).sum(dim=1), "answer": answers(labels), "task": task}
         if not needs:
             return policies.Signals(len(labels), **free)
         scored = batch
@@ -328,33 +328,11 @@ class SelectionMixin(SelectedSteps):
 
     # ---- checkpoints ----
 
-    def save_selection_state(self, checkpoint: str) -> None:
-        """Write policy and counts into a checkpoint, one file for each process."""
-        self._selection.save(checkpoint)
-
     def begin_selection(self) -> None:
         """A training begins that goes on from no checkpoint: nothing is left of earlier ones."""
         self._selection.anew()
         self._step.anew()
         self._head, self._inspected, self._grads = None, False, SampleGradients()
-
-    def restore(self, checkpoint: str) -> None:
-        """Take weights, policy and counts from a checkpoint, without training on from there."""
-        transformers_private.load_weights(self, checkpoint)
-        self._selection.load(checkpoint)
-        self.state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
-
-    def resume_selection(self, checkpoint: str) -> TrainOutput | None:
-        """Take policy and counts from a checkpoint; its result where the training is over there."""
-        state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
-        # The Trainer would begin the stream again, and train past the end.
-        if 0 < self.args.max_steps <= state.global_step:
-            self.restore(checkpoint)
-            self.is_in_train = False
-            return TrainOutput(state.global_step, 0.0, {})
-        self.begin_selection()
-        self._selection.load(checkpoint)
-        return None
 
 
 class SelectionTrainer(SelectionMixin, Trainer):

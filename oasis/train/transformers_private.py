@@ -7,7 +7,7 @@ middle.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -61,7 +61,13 @@ def load_weights(trainer: Trainer, checkpoint: str) -> None:
     trainer._load_from_checkpoint(checkpoint)
 
 
-class PrivateHooks:
+if TYPE_CHECKING:
+    Behind = Trainer  # whatever trainer stands behind a mixin when the program runs
+else:
+    Behind = object
+
+
+class PrivateHooks(Behind):
     """What the Trainer calls by private names, under names of ours. Goes in front of a Trainer."""
 
     kept_columns: tuple[str, ...] = ()  # of a dataset, that the model's forward does not take

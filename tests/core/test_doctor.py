@@ -22,7 +22,13 @@ def test_report_says_what_is_there():
     assert found["build"] == _core.build_info()
     assert found["threads"]["torch"] == torch.get_num_threads()
     for device in ("cpu", "cuda"):
-        assert set(found["backends"][device]) == {"grad_gram", "head_gram", "siren", "oris"}
+        assert set(found["backends"][device]) == {
+            "grad_gram",
+            "head_gram",
+            "siren",
+            "oris",
+            "memory",
+        }
         assert all(backend and why for backend, why in found["backends"][device].values())
     assert found["self_check"]["ok"], found["self_check"]["detail"]
     assert 0 < found["self_check"]["seconds"] < 10
@@ -52,7 +58,7 @@ def test_a_wrong_answer_fails(monkeypatch, capsys, wrong):
     def broken(*args, **kwargs):
         result = siren(*args, **kwargs)
         if wrong == "order":
-            result.order.copy_(torch.tensor([0, 1, 2]))
+            result.picks.copy_(torch.tensor([0, 1, 2]))
         else:
             result.adjusted[1] = torch.nan if wrong == "nan" else result.adjusted[1] + 1e-6
         return result

@@ -12,7 +12,7 @@ from oasis import names
 HERE = Path(__file__).resolve().parent
 KERNELS = ROOT / "kernels" / "cuda"
 INCLUDES = [HERE / "include", KERNELS, ROOT / "csrc" / "include", ROOT / "csrc"]
-LAUNCHERS = [KERNELS / "gram.cu", KERNELS / "siren.cu"]
+LAUNCHERS = [KERNELS / f"{name}.cu" for name in ("gram", "siren", "memory")]
 
 # The scheduler is part of the sanitized program for AddressSanitizer, and hidden from
 # ThreadSanitizer, which must see the kernels' accesses alone.
@@ -62,6 +62,29 @@ class Device(Program):
         assert answer == "ok", answer
         return result
 
+    def sketch(self, grads, dim, seed=0, first=0, exact=False, out=None):
+        """Sketches [N, dim] of one parameter's gradients [N, P]."""
+        n, p = grads.shape
+        out = torch.zeros(n, dim, dtype=torch.float64) if out is None else out
+        integers = (TYPES[grads.dtype], n, p, p, first, dim, seed, exact)
+        answer = self.call("sketch", integers, (), [grads.contiguous(), out])
+        assert answer == "ok", answer
+        return out
+
+    def remembered(self, gram, sketch, valid, memory, counters, ridge):
+        """(Gram matrix [N, N] that is left, rescaled sketches [N, S])."""
+        left, scaled = (torch.full_like(x, torch.nan) for x in (gram, sketch))
+        buffers = [gram, sketch, valid, memory, counters, left, scaled]
+        answer = self.call("remembered", (*sketch.shape, len(memory)), (ridge,), buffers)
+        assert answer == "ok", answer
+        return left, scaled
+
+    def remember(self, sketch, mask, counters, memory):
+        """Changes memory [m, S]."""
+        buffers = [sketch, mask, counters, memory]
+        answer = self.call("remember", (*sketch.shape, len(memory)), (), buffers)
+        assert answer == "ok", answer
+
     def siren(self, gram, method="exact", ridge=0.0, valid=None, floor=-torch.inf, capacity=None):
         """(adjusted [N], order [N])."""
         n = gram.shape[0]
@@ -71,6 +94,21 @@ class Device(Program):
         if answer != "ok":
             raise ValueError(answer)
         return buffers[3], buffers[4]
+
+    def usable(self, gram, valid=None, scores=None, sketch=None, products=True, raises=True):
+        """(left [N, N], informativeness, valid, skipped [N], wrong)."""
+        n = gram.shape[0]
+        none = torch.zeros(1, dtype=torch.float64)
+        given = none.bool() if valid is None else valid
+        inputs = [gram.contiguous(), given, *(none if x is None else x for x in (scores, sketch))]
+        results = [torch.full(shape, torch.nan, dtype=torch.float64) for shape in ((n, n), (n,))]
+        results += [torch.zeros(n, dtype=torch.bool) for _ in range(2)]
+        results.append(torch.full((), -7, dtype=torch.int64))
+        width = 0 if sketch is None else sketch.shape[1]
+        integers = (n, width, valid is not None, scores is not None, raises, products)
+        answer = self.call("usable", integers, (), [*inputs, *results])
+        assert answer == "ok", answer
+        return results
 
     def oris(self, raw, adjusted, valid, statistics, counters, **options):
         """(relative [N], probability [N], mask [N]); advances the state."""

@@ -81,6 +81,28 @@ const char* siren(const Request& r) {
   return oasis::cuda::siren(s, nullptr);
 }
 
+// Integers: n, width of the sketches (0: none), whether there are valid and scores, raises,
+// products. Buffers: gram, valid, scores, sketch, then left, informativeness, valid, skipped,
+// wrong.
+const char* usable(const Request& r) {
+  oasis::cuda::Candidates c{};
+  oasis::Usable& u = c.usable;
+  u.n = r.integers.at(0);
+  u.width = r.integers.at(1);
+  u.gram = r.buffer<double>(0);
+  u.given = r.integers.at(2) ? r.buffer<bool>(1) : nullptr;
+  u.scores = r.integers.at(3) ? r.buffer<double>(2) : nullptr;
+  u.sketch = u.width ? r.buffer<double>(3) : nullptr;
+  u.raises = r.integers.at(4);
+  c.products = r.integers.at(5);
+  u.left = r.buffer<double>(4);
+  u.informativeness = r.buffer<double>(5);
+  u.valid = r.buffer<bool>(6);
+  u.skipped = r.buffer<bool>(7);
+  c.wrong = r.buffer<int64_t>(8);
+  return oasis::cuda::usable(c, nullptr);
+}
+
 const char* oris(const Request& r) {
   oasis::cuda::Oris o{};
   o.n = r.integers.at(0);
@@ -101,6 +123,54 @@ const char* select(const Request& r) {
   bool fits = false;
   if (const char* error = oasis::cuda::select(s, o, nullptr, &fits)) return error;
   return fits ? nullptr : "does not fit";
+}
+
+const char* sketch(const Request& r) {
+  oasis::cuda::Sketch s{};
+  s.data = r.buffer<void>(0);
+  s.type = static_cast<oasis::DType>(r.integers.at(0));
+  s.samples = r.integers.at(1);
+  s.columns = r.integers.at(2);
+  s.row_stride = r.integers.at(3);
+  s.plan = {r.integers.at(4), r.integers.at(5), uint64_t(r.integers.at(6)), r.integers.at(7) != 0};
+  s.out = r.buffer<double>(1);
+  if (const char* error = oasis::cuda::sketch_workspace(s, &s.workspace_bytes)) return error;
+  const std::unique_ptr<char[]> workspace(new char[s.workspace_bytes]);
+  s.workspace = workspace.get();
+  return oasis::cuda::sketch(s, nullptr);
+}
+
+// Integers: n, width, capacity. Buffers: gram, sketch, valid, memory, counters, left, scaled.
+const char* remembered(const Request& r) {
+  oasis::cuda::Memory m{};
+  m.of = {r.buffer<double>(0),
+          r.buffer<double>(1),
+          r.buffer<bool>(2),
+          r.buffer<double>(3),
+          r.buffer<int64_t>(4) + oasis::kSelected,
+          r.integers.at(0),
+          r.integers.at(2),
+          r.integers.at(1),
+          r.doubles.at(0),
+          r.buffer<double>(5),
+          r.buffer<double>(6)};
+  if (const char* error = oasis::cuda::remembered_workspace(m, &m.workspace_bytes)) return error;
+  const std::unique_ptr<char[]> workspace(new char[m.workspace_bytes]);
+  m.workspace = workspace.get();
+  return oasis::cuda::remembered(m, nullptr);
+}
+
+// Integers: n, width, capacity. Buffers: sketch, mask, counters, memory.
+const char* remember(const Request& r) {
+  const oasis::cuda::Remember m{r.buffer<double>(0),
+                                r.buffer<bool>(1),
+                                r.buffer<int64_t>(2) + oasis::kSelected,
+                                r.integers.at(0),
+                                r.integers.at(1),
+                                r.integers.at(2),
+                                r.buffer<double>(3),
+                                0};
+  return oasis::cuda::remember(m, nullptr);
 }
 
 const char* fault(const Request& r) {
@@ -130,7 +200,11 @@ const char* serve(const std::string& name, const Request& r) {
   if (name == "gram_far") return gram_far(r);
   if (name == "siren") return siren(r);
   if (name == "oris") return oris(r);
+  if (name == "usable") return usable(r);
   if (name == "select") return select(r);
+  if (name == "sketch") return sketch(r);
+  if (name == "remembered") return remembered(r);
+  if (name == "remember") return remember(r);
   if (name == "fault") return fault(r);
   const std::string prefix = "configure:";  // configure:FILE order,processors,shared,line
   if (name.compare(0, prefix.size(), prefix) == 0)

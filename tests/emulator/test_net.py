@@ -7,13 +7,13 @@ import re
 import pytest
 import torch
 from oris_steps import ORIS_PLAIN as PLAIN
+from oris_steps import fresh_state as state
+from random_grams import random_gram
 from sanitized.program import Fault
 
 from oasis.names import STATISTICS, pack
 
 from .device import KERNELS, Device
-from .test_oris import state
-from .test_siren import random_gram
 
 FAULTS = [
     "none", "race_in_block", "race_between_blocks", "shared_overflow", "shared_neighbour",
@@ -101,6 +101,7 @@ def exercise(device: Device, generator) -> None:
     device.siren(random_gram(17, 20, generator))
     exercise_cap(device, random_gram(12, 20, generator), valid)
     exercise_mean_field(device)
+    exercise_memory(device)
 
 
 def exercise_cap(device: Device, gram, valid) -> None:
@@ -117,6 +118,13 @@ def exercise_mean_field(device: Device) -> None:
     device.select(gram, gram.diagonal().clone(), valid, *state(), "mean_field", **PLAIN)
 
 
+def exercise_memory(device: Device) -> None:
+    rows, mask = torch.eye(3).double(), torch.ones(3).bool()
+    memory, counters = torch.ones(4, 3).double(), torch.full((6,), 4)
+    device.remembered(rows, rows, mask, memory, counters, 0.1)
+    device.remember(rows, mask, counters, memory)
+
+
 def test_there_are_barriers_to_leave_out():
     assert len({file for file, _ in barriers()}) >= 5 and len(barriers()) >= 14
 
@@ -128,6 +136,10 @@ def test_every_barrier_is_needed(tsan, file, line, generator):
     with pytest.raises(Fault, match="data race|SEGV"):
         if file == "siren_mean_field.cuh":
             exercise_mean_field(tsan)
+        elif file == "memory.cuh":
+            exercise_memory(tsan)
+        elif file == "usable.cuh":
+            tsan.usable(random_gram(12, 20, generator))
         else:
             exercise(tsan, generator)
 

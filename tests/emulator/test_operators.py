@@ -56,6 +56,37 @@ class Launchers:
         integers = (NAMES[k["dtype"]], k["samples"], k["columns"], k["row_stride"], k["add"], 0)
         assert self._run("gram", integers, (), buffers, stream) == "ok"
 
+    def cuda_sketch_workspace(self, **k):
+        return self.WORKSPACE
+
+    def cuda_sketch(self, *, stream, **k):
+        assert k["workspace"] and k["workspace_bytes"] == self.WORKSPACE
+        width = {"float32": 4, "float64": 8}.get(k["dtype"], 2)
+        length = ((k["samples"] - 1) * k["row_stride"] + k["columns"]) * width
+        buffers = [(k["data"], length), (k["out"], k["samples"] * k["dim"] * 8)]
+        names = ("samples", "columns", "row_stride", "first", "dim", "seed", "exact")
+        integers = (NAMES[k["dtype"]], *(k[name] for name in names))
+        assert self._run("sketch", integers, (), buffers, stream) == "ok"
+
+    def cuda_remembered_workspace(self, **k):
+        return self.WORKSPACE
+
+    def cuda_remembered(self, *, stream, **k):
+        assert k["workspace"] and k["workspace_bytes"] == self.WORKSPACE
+        n, width, capacity = k["n"], k["width"], k["capacity"]
+        sizes = {"gram": n * n * 8, "sketch": n * width * 8, "valid": n}
+        sizes |= {"memory": capacity * width * 8, "counters": len(COUNTERS) * 8}
+        sizes |= {"left": n * n * 8, "scaled": n * width * 8}
+        buffers = [(k[name], size) for name, size in sizes.items()]
+        answer = self._run("remembered", (n, width, capacity), (k["ridge"],), buffers, stream)
+        assert answer == "ok"
+
+    def cuda_remember(self, *, stream, **k):
+        n, width, capacity = k["n"], k["width"], k["capacity"]
+        buffers = [(k["sketch"], n * width * 8), (k["mask"], n)]
+        buffers += [(k["counters"], len(COUNTERS) * 8), (k["memory"], capacity * width * 8)]
+        assert self._run("remember", (n, width, capacity), (), buffers, stream) == "ok"
+
     def _siren(self, k):
         n = k["n"]
         sizes = {"gram": n * n * 8, "valid": n, "floor": 8, "adjusted": n * 8, "order": n * 8}
@@ -183,3 +214,35 @@ def test_select_equals_the_cpu(launchers, device, shared, n, method, generator):
         assert torch.equal(ours.counters, theirs.counters)
     one = n < 16 or n == 16 and (method != "exact" or shared > 150 * 1024)
     assert ("siren" in launchers.calls) != one, "one launch where it fits, two where it does not"
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_sketches(launchers, dtype, generator):
+    whole = torch.randn(3, 6, 50, generator=generator).to(dtype)
+    layouts = [whole, whole.transpose(1, 2), whole[:, ::2, 3:], whole[:1].expand(3, 6, 50)]
+    for grads in ([view] for view in layouts):
+        got = launch.grad_sketch(grads, 32, 1, False)
+        assert_relative(got, operators.grad_sketch(grads, 32, 1), 1e-12, floor=1.0)
+    grads = [whole[:, 0], whole[:, 1, 1], whole[:, 2]]
+    assert torch.equal(
+        launch.grad_sketch(grads, 101, 1, True), operators.grad_sketch(grads, 101, 1)
+    )
+
+
+def test_what_remembered_samples_leave(launchers, generator):
+    state = torch.zeros(3, 20, dtype=torch.float64), torch.zeros(len(COUNTERS), dtype=torch.int64)
+    want = state[0].clone()
+    for _ in range(4):
+        grads = torch.randn(4, 20, generator=generator, dtype=torch.float64)
+        valid = torch.tensor([True, True, False, True])
+        gram = torch.where(valid & valid[:, None], grads @ grads.T, 0.0)
+        got = launch.remembered(gram, grads, valid, *state, 0.1)
+        expected = operators.remembered(gram, grads, valid, *state, 0.1)
+        for a, b in zip(got, expected, strict=True):
+            assert_relative(a, b, 1e-11, floor=1.0)
+        mask = valid & (torch.rand(4, generator=generator) < 0.7)
+        state[1][COUNTERS["selected"]] += mask.sum()
+        launch.remember_(expected[1], mask, state[1], state[0])
+        operators.remember_(expected[1], mask, state[1], want)
+        assert torch.equal(state[0], want)
+    assert launchers.calls == ["remembered", "remember"] * 4

@@ -6,16 +6,11 @@ import pytest
 import torch
 from comparing import assert_relative, float64
 from oris_steps import ORIS_PLAIN as PLAIN
+from oris_steps import fresh_state as state
 from right_answers import vectors
 
-import oasis
 from oasis import names, operators
 from oasis.names import DRAWS, SCALES
-
-
-def state(seed=0):
-    selector = oasis.Selector(0.25, preset="paper", seed=seed)
-    return selector.statistics, selector.counters
 
 
 def assert_same(got, want):

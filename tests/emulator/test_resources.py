@@ -38,8 +38,14 @@ BOUNDS = {
     "siren_mean_field_kernel.*": 128,
     "select_mean_field_kernel.*": 128,
     "oris_kernel.*": 64,
+    "memory_(unit|cosine|left)_kernel.*": 64,
+    "memory_factor_kernel.*": 64,
+    "remember_kernel.*": 64,
+    "sketch_kernel.*": 64,
+    "sketch_reduce_kernel.*": 48,
+    "usable_kernel.*": 64,
 }
-KERNELS = 12 + 3 + 11
+KERNELS = 12 + 3 + 12 + 5 + 5
 
 
 def cuobjdump() -> str | None:

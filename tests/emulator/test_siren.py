@@ -6,21 +6,12 @@ import near_opposite
 import pytest
 import torch
 from comparing import assert_relative, float64
-from random_grams import EXPONENTS
+from random_grams import EXPONENTS, random_gram
 from right_answers import vectors
 
 import oasis
 from oasis import reference
 from oasis.names import RULES
-
-
-def random_gram(n, p, generator, clusters=0):
-    grads = torch.randn(n, p, generator=generator, dtype=torch.float64)
-    if clusters:
-        centres = 2 * torch.randn(clusters, p, generator=generator, dtype=torch.float64)
-        grads = grads + centres[torch.arange(n) % clusters]
-    gram = grads @ grads.T
-    return (gram + gram.T) / 2
 
 
 @pytest.mark.parametrize("case", vectors("siren"), ids=lambda c: c["name"])

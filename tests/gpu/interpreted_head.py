@@ -18,7 +18,7 @@ from comparing import assert_relative, cosine_scaled
 from head_problems import METRICS, confident, problem
 from oasis.kernels.triton import head as triton_head
 from oasis.kernels.triton.blocks import ANY, INTERPRETER, TABLE
-from oasis.kernels.triton.head_epilogue import epilogue_kernel
+from oasis.kernels.triton.head_epilogue import LABEL_LOGIT, STATE, epilogue_kernel
 from oasis.kernels.triton.head_products import lower_tile, products_kernel
 from oasis.kernels.triton.head_reduce import reduce_kernel
 from oasis.kernels.triton.softcap import log_chain, tanh
@@ -50,15 +50,15 @@ def assert_like_reference(arguments, rtol, metric_rtol=None):
 def test_it_is_triton_that_runs(monkeypatch, generator):
     assert head_backend.choose(torch.device("cpu"))[0] == "triton"
     calls = []
-    for name in ("block", "add_products", "reduce"):
-        method = getattr(triton_head.Epilogue, name)
+    for name in ("epilogue", "add_products", "results"):
+        method = getattr(triton_head.Visit, name)
         monkeypatch.setattr(
-            triton_head.Epilogue,
+            triton_head.Visit,
             name,
             lambda *a, name=name, method=method: calls.append(name) or method(*a),
         )
     oasis.head_gram(**problem(generator, lengths=[2, 3], d=4, v=9, dtype=torch.float32))
-    assert calls == ["block", "add_products", "reduce"]
+    assert calls == ["epilogue", "add_products", "results"]
 
 
 @pytest.mark.parametrize("case", vectors("head_gram"), ids=lambda c: c["name"])
@@ -237,6 +237,43 @@ def test_repeats_bit_for_bit_and_masked_tokens_may_hold_anything(generator):
     assert all(torch.equal(getattr(again, m), getattr(first, m)) for m in METRICS)
 
 
+def unchecked(arguments):
+    """The kernels on arguments that `oasis.head_gram` would refuse here, and not on a GPU."""
+    order = ("hidden", "weight", "labels", "sample", "num_samples")
+    return oasis.HeadGram(
+        *triton_head.head_gram(*(arguments[k] for k in order), None, 0.0, 1.0, True, (0, 0))[:6]
+    )
+
+
+@pytest.mark.parametrize("label", [-1, -101, 200, 2**40])
+def test_a_label_outside_spoils_its_sample_alone(label, generator):
+    arguments = problem(generator, lengths=[3, 2, 4], d=4, v=200, masked=0, dtype=torch.float32)
+    clean = unchecked(arguments)
+    arguments["labels"][4] = label
+    got = unchecked(arguments)
+    others = torch.tensor([0, 2])
+    assert torch.equal(got.gram[others][:, others], clean.gram[others][:, others])
+    assert got.gram[1].isnan().all() and got.gram[:, 1].isnan().all()
+    for name in METRICS:
+        assert getattr(got, name)[1].isnan()
+        assert torch.equal(getattr(got, name)[others], getattr(clean, name)[others]), name
+
+
+@pytest.mark.parametrize("owner", [-1, 3, 2**40])
+def test_a_sample_that_does_not_exist_spoils_all(owner, generator):
+    arguments = problem(generator, lengths=[3, 2, 4], d=4, v=90, masked=0, dtype=torch.float32)
+    arguments["sample"][4] = owner
+    got = unchecked(arguments)
+    assert got.gram.isnan().all() and got.loss.isnan().all()
+
+
+def test_more_samples_than_a_grid_has_rows(generator, monkeypatch):
+    arguments = problem(generator, lengths=[3, 0, 2, 4, 1], d=4, v=90, dtype=torch.float32)
+    want = oasis.head_gram(**arguments)
+    monkeypatch.setattr(triton_head, "MAX_GRID", 2)
+    assert torch.equal(oasis.head_gram(**arguments).gram, want.gram)
+
+
 def test_float64_is_refused(generator):
     with pytest.raises(ValueError, match=r"OASIS_HEAD_BACKEND=triton: got torch.float64, expected"):
         oasis.head_gram(**problem(generator, lengths=[2, 3], d=4, v=9))
@@ -295,20 +332,20 @@ def test_rows_beyond_two_to_the_31():
     entries = _sparse(2 * far + 64, torch.float16).as_strided((1, tokens, 64), (0, far, 1))
     z = torch.randn(tokens, columns, generator=torch.Generator().manual_seed(1))
     logits.copy_(z)
-    labels = torch.tensor([0, 2, 2])
-    distinct, index = torch.unique(labels, return_inverse=True)
-    gathers, factor = torch.empty(tokens, 2), torch.zeros(tokens)
-    peak = torch.full((tokens,), -torch.inf, dtype=torch.float64)
-    state = [torch.zeros(tokens, dtype=torch.float64) for _ in range(4)]
+    labels = torch.tensor([0, 2, 2], dtype=torch.int32)
+    gathers, factor = torch.empty(tokens, tokens), torch.zeros(tokens)
+    state = torch.empty(STATE, tokens, dtype=torch.float64)
+    bounds = torch.tensor([0, tokens], dtype=torch.int32)
     epilogue_kernel[(tokens,)](
-        *(logits, far, entries, 0, far, logits, labels, distinct, gathers),
-        *(state[0], peak, peak, peak, *state[1:], factor, 0, columns, 2, 1.0, 0.0),
+        *(logits, far, entries, 0, far, logits, labels, labels, bounds, gathers, state, factor),
+        *(0, columns, tokens, 1.0, 0.0),
         HAS_BIAS=False, HAS_CAP=False, PLANES=1, BLOCK=64,
     )  # fmt: skip
-    off = z.scatter(1, labels.unsqueeze(1), -torch.inf)
+    off = z.scatter(1, labels.long().unsqueeze(1), -torch.inf)
     want = (off - off.amax(1, keepdim=True)).exp()
     assert (entries[0, :, :columns].float() - want).abs().max() < 2.0**-11
-    assert_relative(state[0], z.gather(1, labels.unsqueeze(1)).squeeze(1), 1e-6)
+    at_label = z.gather(1, labels.long().unsqueeze(1)).squeeze(1)
+    assert_relative(state[LABEL_LOGIT.value], at_label, 1e-6)
 
     # The second row of tiles starts beyond 2^31.
     stride = 2**27 + 16
@@ -331,12 +368,15 @@ def test_rows_beyond_two_to_the_31():
     products.copy_(values[0])
     inner.copy_(values[1])
     # No label column: what remains is the sum of products over the lower half.
-    zeros, ones = torch.zeros(tokens, dtype=torch.float64), torch.ones(tokens, dtype=torch.float64)
+    state = torch.zeros(tokens, dtype=torch.float64)
+    results = _sparse(far + tokens, torch.float64)
+    results[:tokens] = 1.0
+    gathers = _sparse(2 * far + tokens, torch.float32)
     partial = torch.zeros(1, 1, dtype=torch.float64)
-    one = torch.zeros(1, dtype=torch.int64)
+    offsets = torch.tensor([0, tokens], dtype=torch.int32)
     reduce_kernel[(1, 1)](
-        *(products, inner, torch.zeros(tokens, 2), index, zeros, ones, zeros),
-        *(torch.tensor([0, tokens]), one, one, partial, far, far, 2, 1, 0.0),
+        *(products, inner, gathers, labels, state, results, offsets, partial),
+        *(far, far, 1, 0, 0.0),
         HAS_CAP=False, ROWS=4, COLUMNS=8,
     )  # fmt: skip
     both = (values[0] * values[1]).double()

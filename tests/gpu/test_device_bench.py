@@ -25,6 +25,10 @@ EXPECTED = [
     ("other heads", f"gradient per sample by autograd, then grad_gram, {HEADS[0]}"),
     *(("overhead", f"head_gram + select over the forward, {shape}") for shape in HEADS),
 ]
+TRAINING = [
+    ("training", f"LoRA, 2 layers of 32, 16 x 256 tokens, a step, {which}")
+    for which in ("all", "25 % selected")
+]
 RIVALS = ("torch linear_cross_entropy", "liger-kernel", "cut-cross-entropy")
 
 
@@ -60,6 +64,7 @@ def test_every_row_has_a_time_and_a_floor(dry):
     found = rows(dry[1])
     wanted = {
         *EXPECTED,
+        *TRAINING,
         *(("other heads", f"{name}, {shape}") for name in RIVALS for shape in HEADS),
     }
     assert set(found) == wanted
@@ -70,7 +75,9 @@ def test_every_row_has_a_time_and_a_floor(dry):
             float(share.removesuffix(" %")), 100 * seconds(floor) / seconds(time), abs_tol=0.6,
             rel_tol=0.02,
         ), key  # fmt: skip
-    for key in wanted - set(EXPECTED):
+    for key in TRAINING:
+        assert seconds(found[key][0]) > 0 and found[key][1] == "-"
+    for key in wanted - {*EXPECTED, *TRAINING}:
         assert found[key][0] != "not run" or found[key][-1] in (
             "needs a GPU",
             "not importable here",
@@ -122,17 +129,69 @@ def test_without_a_gpu_it_says_so():
     assert done.returncode == 1 and "no GPU that torch can use" in done.stderr
 
 
-def test_a_case_that_fails_costs_its_row_alone(monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def device_main(monkeypatch):
+    """`main` of bench.device, without the training; imported from the checkout."""
     monkeypatch.syspath_prepend(str(ROOT))
-    from bench import device, device_rivals
+    from bench.device import __main__ as module
+
+    monkeypatch.setattr(module, "training", lambda bench: None)
+    return module.main
+
+
+def test_a_case_that_fails_costs_its_row_alone(monkeypatch, tmp_path, capsys, device_main):
+    from bench.device import rivals
 
     def broken(*_):
         raise RuntimeError("planted | fault")
 
-    monkeypatch.setattr(device_rivals, "plain", broken)
-    assert device.main(["--dry", "--out", str(tmp_path)]) == 1
+    monkeypatch.setattr(rivals, "plain", broken)
+    assert device_main(["--dry", "--out", str(tmp_path)]) == 1
     found = rows((tmp_path / "device-CPU-dry-run.md").read_text())
     assert found["other heads", f"logits and cross-entropy, {HEADS[0]}"][0] == "not run"
     assert found["overhead", f"head_gram + select over the forward, {HEADS[0]}"][0] == "not run"
     assert seconds(found["head_gram", HEADS[3]][0]) > 0
     assert "planted / fault" in capsys.readouterr().err
+
+
+def test_a_run_that_is_cut_off_leaves_its_rows(monkeypatch, tmp_path, device_main):
+    from bench.device import rivals
+
+    def pulled_plug(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rivals, "autograd", pulled_plug)
+    with pytest.raises(KeyboardInterrupt):
+        device_main(["--dry", "--out", str(tmp_path)])
+    found = rows((tmp_path / "device-CPU-dry-run.md").read_text())
+    assert list(found)[: len(EXPECTED)][:10] == EXPECTED[:10]
+    assert ("head_gram", HEADS[0]) in found and ("head_gram", HEADS[1]) not in found
+
+
+def test_on_a_bare_box_it_builds_and_asks_for_a_gpu(tmp_path):
+    """No network, and python3 is a virtual environment whose packages lie outside of it."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    seen = [path for path in sys.path if path.endswith("site-packages")]
+    (folder,) = venv.glob("lib/python3*/site-packages")
+    (folder / "seen.pth").write_text("\n".join(seen))
+    before = sorted(folder.iterdir())
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "PYTHON", "DEVICE_"))}
+    done = subprocess.run(
+        [ROOT / "bench" / "device.sh", tmp_path / "out"],
+        env=keep
+        | {
+            "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
+            "PIP_NO_INDEX": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "DEVICE_CUDA": "OFF",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1].startswith("no GPU that torch can use was found"), (
+        done.stderr
+    )
+    assert list((ROOT / "build/device/packages/oasis").glob("_core*"))
+    assert sorted(folder.iterdir()) == before, "the environment was changed"

@@ -14,6 +14,12 @@ ORIS_PLAIN = {name: getattr(PRESETS["paper"], name, 0.25) for name in OPTIONS}  
 ORIS_CHOICES = ORIS_PLAIN | {"scale": "within", "gain": 0.1, "slack": 0.01, "temperature": 0.5}
 
 
+def fresh_state(seed=0):
+    """Statistics and counters of a selector that has seen nothing."""
+    selector = oasis.Selector(0.25, preset="paper", seed=seed)
+    return selector.statistics, selector.counters
+
+
 def oris_options(**changed) -> list[float]:
     """They, or others in their place, as the operators take them."""
     return pack(**ORIS_CHOICES | changed)

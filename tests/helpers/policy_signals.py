@@ -37,6 +37,7 @@ def signals(n, seed=0, masked=()):
         image_text_score=None,
         validation_gram=grads @ validation.T,
         task=torch.randint(0, 3, (n,), generator=g),
+        answer=torch.randint(0, 5, (n,), generator=g) - 2,
     )
 
 

@@ -118,8 +118,8 @@ def test_a_task_order_has_its_own_table(tmp_path):
 
 def change(path, **settings):
     """Other settings of a run on disk."""
-    told = json.loads((path / "config.yaml").read_text())
-    (path / "config.yaml").write_text(json.dumps({**told, **settings}))
+    given = json.loads((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(json.dumps({**given, **settings}))
 
 
 def test_runs_of_two_comparisons_are_not_taken_for_one_variant(tmp_path):
@@ -149,9 +149,9 @@ def test_options_are_compared_among_runs_that_are_otherwise_alike(tmp_path):
     runs = loaded(paths)
     (only,) = comparison.options(results.variants(runs))
     assert only["title"] == "oasis: beta" and len(only["rows"]) == 2
-    told = results.table(runs).set_index("label").settings
-    assert json.loads(told["last block"].iloc[0])["layer"] == "last_block"
-    assert "layer" not in json.loads(told["oasis"].iloc[0])
+    given = results.table(runs).set_index("label").settings
+    assert json.loads(given["last block"].iloc[0])["layer"] == "last_block"
+    assert "layer" not in json.loads(given["oasis"].iloc[0])
 
 
 def test_figures_are_of_the_order_that_most_variants_ran_in(tmp_path):
@@ -162,8 +162,8 @@ def test_figures_are_of_the_order_that_most_variants_ran_in(tmp_path):
     first["tasks"] = ["a before all", *first["tasks"][1:]]
     (other / "events.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]))
     found = results.variants(loaded([other, *paths]))
-    ((_, contest),) = comparison_figures.by_ratio(found)
-    assert [v.label for v in contest] == ["oasis", "random", "vanilla"]
+    ((_, alike),) = comparison_figures.by_ratio(found)
+    assert [v.label for v in alike] == ["oasis", "random", "vanilla"]
     assert len(comparison.components(found)["rows"]) == 3
 
 
@@ -206,7 +206,7 @@ def test_all_runs_of_a_comparison_are_drawn_as_one_however_few(tmp_path):
     assert not (out.parent / "results.csv").exists(), "one of them is a run like any other"
 
 
-def test_variants_trained_otherwise_are_another_contest(tmp_path):
+def test_variants_trained_otherwise_are_not_compared(tmp_path):
     paths = []
     for seed in (0, 1):
         paths += [cell(tmp_path, name, name, seed) for name in ("oasis", "random", "full")]
@@ -222,8 +222,8 @@ def test_variants_trained_otherwise_are_another_contest(tmp_path):
     assert fast.mark("a_last") == "best" and fast.against_ours["a_last"].difference == (
         pytest.approx(of["a rate that is fast"].mean("a_last") - fast.mean("a_last"))
     )
-    (_, contest), *_ = comparison_figures.by_ratio(found)
-    assert not comparison_figures.looks(contest)[fast.label].highlighted
+    (_, alike), *_ = comparison_figures.by_ratio(found)
+    assert not comparison_figures.looks(alike)[fast.label].highlighted
     titles = [band["title"] for band in comparison.bands(found)]
     share = "25 % of the samples"
     assert titles == ["all samples", share, f"{share}, learning_rate 0.002"]
@@ -248,14 +248,14 @@ def test_components_are_draw_and_redundancy_rule_alone(tmp_path):
     assert [row[0] for row in tables["oasis: siren"]] == ["none", "residual"]
 
 
-def test_ratio_one_is_a_contest_like_any_other(tmp_path):
+def test_ratio_one_is_compared_like_any_other(tmp_path):
     paths = []
     for ratio in (0.25, 1.0):
         paths += [cell(tmp_path, name, name, 0, ratio) for name in ("oasis", "random")]
     paths.append(cell(tmp_path, "full", "full", 0))
     found = results.variants(loaded(paths))
-    contests = comparison_figures.by_ratio(found)
-    labels = [(ratio, [v.label for v in contest]) for ratio, contest in contests]
+    panels = comparison_figures.by_ratio(found)
+    labels = [(ratio, [v.label for v in alike]) for ratio, alike in panels]
     assert labels == [(r, ["oasis", "random", "full"]) for r in (1.0, 0.25)]
     assert [tile["label"] for tile in comparison.tiles(found)] == ["oasis", "random", "full"]
 

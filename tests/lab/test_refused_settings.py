@@ -39,7 +39,7 @@ def nothing_happens(tmp_path, monkeypatch):
 def refused(capsys, *arguments: str) -> str:
     before = sorted(os.listdir())
     assert cli.main(list(arguments)) == 2
-    text = capsys.readouterr().err
+    text = capsys.readouterr().err.removeprefix("oasis: loading\n")
     assert text.startswith("error: ") and text.count("\n") == 1, text
     assert sorted(os.listdir()) == before
     return text.removeprefix("error: ").strip()
@@ -63,14 +63,14 @@ WRONG = [
     ("tasks", "[bbc, weather]", "got 'weather', expected some of"),
     ("model", "./no_such_folder", "no folder ./no_such_folder"),
     ("model", "../bare", "the folder ../bare has no tokenizer (tokenizer.json"),
-    ("learning_rate", ".inf", "got inf, expected more than 0 and at most 1"),
+    ("learning_rate", ".inf", "got inf, expected a number in (0, 1]"),
     ("learning_rate", ".nan", "got nan"),
     ("learning_rate", "-1.0e-3", "got -0.001"),
-    ("learning_rate", "1e400", "got inf"),
-    ("learning_rate", "1e39", "got 1e+39"),
-    ("learning_rate", "5", "got 5.0"),
-    ("batch_size", "2147483648", "got 2147483648, expected less than 2^31"),
-    ("arrivals", "[99999999999]", "got 99999999999, expected less than 2^31"),
+    ("learning_rate", "1e400", "got inf,"),
+    ("learning_rate", "1e39", "got '1e39'"),
+    ("learning_rate", "5", "got 5,"),
+    ("batch_size", "2147483648", "got 2147483648, expected an integer from 1, less than 2^31"),
+    ("arrivals", "[99999999999]", "got 99999999999, expected an integer from 1, less than 2^31"),
     ("iterations_per_sample", "1.0e+9", "got 1000000000.0 for 40 arrivals"),
     ("policy_options", "{betta: 1}", "betta"),
 ]
@@ -107,7 +107,11 @@ policies:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("seeds: [0]", "seeds: [0, 4294967296]", "1: seeds: got 4294967296, expected an integer"),
+        (
+            "seeds: [0]",
+            "seeds: [0, 4294967296]",
+            "1: seeds: got 4294967296, expected a list of integers from 0, less",
+        ),
         ("seeds: [0]", "seeds: [-1]", "1: seeds: got -1"),
         ("seeds: [0]", 'out: "a\\0b"', "1: out: got 'a\\x00b'"),
         ("seeds: [0]", "out: 3", "1: out: got 3"),
@@ -124,7 +128,7 @@ policies:
         ("arrivals: 40", "model: ./absent", "4: run.model: no folder ./absent"),
         ("- random", '- {policy: random, label: "a\\0b"}', "6: policies[0].label: got 'a\\x00b'"),
         ("rank: 2", "rank: 0", "8: policies[1].run.rank: got 0"),
-        ("rank: 2", "learning_rate: 99", "8: policies[1].run.learning_rate: got 99.0"),
+        ("rank: 2", "learning_rate: 99", "8: policies[1].run.learning_rate: got 99,"),
         ("rank: 2", "device: cuda:99", "8: policies[1].run.device: got 'cuda:99'"),
         ("rank: 2", "rank: 2, rank: 2", "8: rank: the key is there twice"),
         ("- random", "- {policy: random, seeds: [4294967296]}", "6: policies[0].seeds: got 42949"),

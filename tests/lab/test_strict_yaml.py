@@ -105,21 +105,22 @@ def test_long_lists_without_growth_are_read():
          "f:64: more than 100,000 values or 64 levels"),
         ("a: &a [1, *a]", "f:1: a: the alias is inside its own anchor"),
         ("a: 1\nb: &b {c: {d: *b}}", "f:2: b: the alias is inside its own anchor"),
-        ("a: 1\nb: 2026-13-45", "f:2: '2026-13-45' cannot be read"),
-        ("a: " + "1" * 5000, "f:1: '1111"),
-        ("a: 0x" + "f" * 5000, "f:1: '0xff"),
-        ("a: !!bool perhaps", "f:1: 'perhaps' cannot be read"),
+        ("a: 1\nb: 2026-13-45", "f:2: b: '2026-13-45' cannot be read"),
+        ("a: " + "1" * 5000, "f:1: a: '1111"),
+        ("a: 0x" + "f" * 5000, "f:1: a: '0xff"),
+        ("run:\n- {b: {seed: " + "1" * 5000 + "}}", r"f:2: run\[0\].b.seed: '1111"),
+        ("a: !!bool perhaps", "f:1: a: 'perhaps' cannot be read"),
         ("? !!map text\n: 1", "f:1: text: expected a text or a number for a key"),
         ("? [1]\n: 1", "f:1: found unhashable key"),
         ("a: {<<: 3}", "f:1: <<: expected a mapping or a list of them"),
-        ("a: !!float ''", "f:1: '' cannot be read"),
+        ("a: !!float ''", "f:1: a: '' cannot be read"),
         ("a: 1\nb: \0", r"f:2: '\\x00' is not allowed"),
         ("a: 1\n---\nb: 2", "f:2: "),
         ("a: *nobody", "f:1: found undefined alias 'nobody'"),
         ("a: !!python/name:os.system ''", "f:1: could not determine a constructor"),
         ("a: 1\n b: 2", "f:2: mapping values are not allowed here"),
     ],
-    ids=range(17),
+    ids=range(18),
 )  # fmt: skip
 def test_errors_are_one_line_with_file_and_line(text, says):
     with pytest.raises(ValueError, match=f"^{says}") as caught:
@@ -128,9 +129,14 @@ def test_errors_are_one_line_with_file_and_line(text, says):
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path):
-    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
-    with pytest.raises(ValueError, match="latin.yaml: not a text in UTF-8"):
+    (tmp_path / "latin.yaml").write_bytes(b"ratio: 1\nname: caf\xe9\n")
+    with pytest.raises(ValueError, match="latin.yaml:2: not a text in UTF-8"):
         strict_yaml.read(tmp_path / "latin.yaml")
+    (tmp_path / "utf16.yaml").write_bytes("name: a".encode("utf-16"))
+    with pytest.raises(ValueError, match="utf16.yaml:1: not a text in UTF-8"):
+        strict_yaml.read(tmp_path / "utf16.yaml")
+    (tmp_path / "mark.yaml").write_bytes("name: a".encode("utf-8-sig"))
+    assert strict_yaml.read(tmp_path / "mark.yaml") == {"name": "a"}
 
 
 def message(path, error: Exception, overrides=()) -> str:

@@ -76,6 +76,24 @@ class SanitizedCore:
         buffers = [(data, extent(sizes, strides) * width), (out, sizes[0] ** 2 * 8)]
         self._run(f"gram:{dtype}", (wide, *sizes, *strides), (), buffers)
 
+    def sketch(self, data, dtype, sizes, strides, first, dim, seed, exact, out):
+        width = {"float32": 4, "float64": 8}.get(dtype, 2)
+        buffers = [(data, extent(sizes, strides) * width), (out, sizes[0] * dim * 8)]
+        integers = (first, dim, seed, exact, *sizes, *strides)
+        self._run(f"sketch:{dtype}", integers, (), buffers)
+
+    def remembered(self, *, n, width, capacity, ridge, **address):
+        sizes = {"gram": n * n * 8, "sketch": n * width * 8, "valid": n}
+        sizes |= {"memory": capacity * width * 8, "counters": len(COUNTERS) * 8}
+        sizes |= {"left": n * n * 8, "scaled": n * width * 8}
+        buffers = [(address[name], size) for name, size in sizes.items()]
+        self._run("remembered", (n, width, capacity), (ridge,), buffers)
+
+    def remember(self, sketch, mask, n, width, counters, memory, capacity):
+        buffers = [(sketch, n * width * 8), (mask, n), (counters, len(COUNTERS) * 8)]
+        buffers.append((memory, capacity * width * 8))
+        self._run("remember", (n, width, capacity), (), buffers)
+
     def siren(self, gram, valid, n, method, ridge, floor, adjusted, order, informativeness):
         buffers = [(gram, n * n * 8), (valid, n), (adjusted, n * 8), (order, n * 8)]
         buffers.append((informativeness, n * 8 if informativeness else 0))

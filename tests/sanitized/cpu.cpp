@@ -41,6 +41,42 @@ std::string gram(const std::string& dtype, const Request& r) {
   return "";
 }
 
+// Integers: first, dim, seed, exact, sizes, strides. Buffers: the samples, the sketches.
+std::string sketch(const std::string& dtype, const Request& r) {
+  const auto sizes = r.integers.begin() + 4, strides = sizes + (r.integers.size() - 4) / 2;
+  const StridedSamples samples = describe(r.buffer<void>(0), oasis::named<oasis::DType>(dtype),
+                                          {sizes, strides}, {strides, r.integers.end()});
+  const SketchPlan plan{r.integers.at(0), r.integers.at(1), uint64_t(r.integers.at(2)),
+                        r.integers.at(3) != 0};
+  if (!kernels().sketch(samples, plan, r.buffer<double>(1))) throw std::bad_alloc();
+  return "";
+}
+
+// Integers: n, width, capacity. Double: ridge. Buffers: gram, sketch, valid, memory, counters,
+// left, scaled.
+std::string remembered(const Request& r) {
+  const Remembered m{r.buffer<double>(0),
+                     r.buffer<double>(1),
+                     r.buffer<bool>(2),
+                     r.buffer<double>(3),
+                     r.buffer<int64_t>(4) + kSelected,
+                     r.integers.at(0),
+                     r.integers.at(2),
+                     r.integers.at(1),
+                     r.doubles.at(0),
+                     r.buffer<double>(5),
+                     r.buffer<double>(6)};
+  if (!kernels().remembered(m)) throw std::bad_alloc();
+  return "";
+}
+
+// Integers: n, width, capacity. Buffers: sketch, mask, counters, memory.
+std::string remember(const Request& r) {
+  oasis::remember(r.buffer<double>(0), r.buffer<bool>(1), r.integers.at(0), r.integers.at(1),
+                  r.buffer<int64_t>(2)[kSelected], r.buffer<double>(3), r.integers.at(2));
+  return "";
+}
+
 // Integer: n. Doubles: ridge, floor. Buffers: gram, valid, adjusted, order, informativeness.
 std::string siren(const std::string& rule, const Request& r) {
   SirenCall call{};
@@ -128,6 +164,9 @@ std::string call(const std::string& asked, const Request& r) {
   const std::string name = asked.substr(0, asked.find(':'));
   const std::string word = asked.substr(asked.find(':') + 1);
   if (name == "gram") return gram(word, r);
+  if (name == "sketch") return sketch(word, r);
+  if (name == "remembered") return remembered(r);
+  if (name == "remember") return remember(r);
   if (name == "siren") return siren(word, r);
   if (name == "oris") return oris(r);
   if (name == "head_block") return head_block(r);

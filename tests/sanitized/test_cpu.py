@@ -17,7 +17,7 @@ from oasis.gram import problem as gram_problem
 from oasis.gram.backends import compiled
 from oasis.gram.regimes import instantiate, sketch
 from oasis.names import DRAWS, RULES, SCALES
-from oasis.operators import cpu
+from oasis.operators import cpu, memory
 
 from .core import SanitizedCore, build_cpu
 from .program import Fault, Program
@@ -40,6 +40,7 @@ def sanitized(program, monkeypatch):
     def switch():
         core = SanitizedCore(program)
         monkeypatch.setattr(cpu, "_core", core)
+        monkeypatch.setattr(memory, "_core", core)
         monkeypatch.setattr(compiled, "_core", core)
 
     return switch
@@ -95,6 +96,43 @@ def test_siren_over_many_subsets(sanitized, generator):
     got = oasis.siren(grads @ grads.T, method="exact")
     assert_relative(got.adjusted, want.adjusted, 1e-9, floor=float(want.adjusted.abs().max()))
     assert torch.equal(got.order, want.order)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sketches(sanitized, dtype, generator):
+    whole = torch.randn(7, 5, 11, 9, generator=generator).to(dtype)
+    views = [whole, whole.transpose(0, 2), whole[::3, :, ::2], whole[:1].expand(4, 5, 11, 9)]
+    cases = [([view], dim) for view in views for dim in (1, 64, 1000)]
+    cases.append(([whole[:, 0, 0], whole[:, 0, 0, 0], whole.flatten(1)[:, ::7]], 33))
+    wanted = [operators.grad_sketch(grads, dim, 1) for grads, dim in cases]
+    sanitized()
+    for (grads, dim), want in zip(cases, wanted, strict=True):
+        assert_relative(operators.grad_sketch(grads, dim, 1), want, 1e-12, floor=10.0)
+
+
+def test_a_selector_that_remembers(sanitized, generator):
+    stream = [torch.randn(n, 700, generator=generator) for n in (1, 8, 3, 17, 5, 8)]
+    wanted = oasis.Selector(0.5, remember=7)
+    masks = [wanted.select(g).mask for g in stream]
+    sanitized()
+    got = oasis.Selector(0.5, remember=7)
+    assert all(torch.equal(got.select(g).mask, m) for g, m in zip(stream, masks, strict=True))
+    # The norms that scale it are sums of float32 products, each instruction set with its own order.
+    assert_relative(got.memory, wanted.memory, 1e-6, floor=1.0)
+
+
+def test_no_number_leads_out_of_the_memory(sanitized, generator):
+    sanitized()
+    numbers = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, 1e300, -1.0, 1e-300, 2.0])
+    for selected in (-(2**63), -1, 0, 2, 2**63 - 1):
+        counters = torch.full((6,), selected)
+        gram, sketch, ring = (
+            numbers.double()[torch.randint(len(numbers), shape, generator=generator)]
+            for shape in ((5, 5), (5, 9), (4, 9))
+        )
+        valid = torch.rand(5, generator=generator) < 0.8
+        _, scaled = operators.remembered(gram, sketch, valid, ring, counters, 0.1)
+        operators.remember_(scaled, valid, counters, ring)
 
 
 @pytest.mark.parametrize("method", RULES)

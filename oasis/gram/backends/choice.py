@@ -6,11 +6,12 @@ import importlib.util
 import logging
 import os
 from functools import cache
-from typing import Literal, overload
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from oasis.gram.backends.epilogue import Epilogue, TiledEpilogue
+from oasis.gram.backends.epilogue import Epilogue
 
 # Written out where it is read: tests/core/test_doctor.py looks for it.
 VARIABLE = "OASIS_HEAD_BACKEND"
@@ -74,24 +75,23 @@ def choose(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> tuple[s
     return "triton", "matrix product by cuBLAS, epilogue and Gram by Triton (float64: torch)"
 
 
-@overload
-def epilogue_type(backend: Literal["triton"]) -> type[TiledEpilogue]: ...
-@overload
-def epilogue_type(backend: str) -> type[Epilogue]: ...
 def epilogue_type(backend: str) -> type[Epilogue]:
-    """The class that a name stands for; Triton's is imported where it is asked for alone."""
+    """The class that "compiled" or "torch" stands for."""
     if backend == "compiled":
         from oasis.gram.backends import compiled
 
         return compiled.Epilogue
-    if backend == "torch":
-        from oasis.gram.backends import plain
+    from oasis.gram.backends import plain
 
-        return plain.Epilogue
+    return plain.Epilogue
+
+
+def triton_head_gram(*arguments: Any) -> tuple[Tensor, ...]:
+    """`oasis.kernels.triton.head.head_gram`, imported where it is asked for alone."""
     from oasis.kernels.triton import head
 
-    tiled: type[TiledEpilogue] = head.Epilogue  # Triton's kernels are not typed
-    return tiled
+    results: tuple[Tensor, ...] = head.head_gram(*arguments)  # Triton's kernels are not typed
+    return results
 
 
 def describe(device_type: str) -> tuple[str, str]:

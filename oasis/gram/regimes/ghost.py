@@ -14,13 +14,10 @@ from torch import Tensor
 from oasis.gram.algebra import add_lower_products, offsets
 from oasis.gram.backends.epilogue import FIELDS, Epilogue
 from oasis.gram.problem import Problem
-from oasis.gram.regimes import ghost_triton
 
 
 def visit(problem: Problem) -> tuple[Epilogue, Tensor, Tensor]:
     """The epilogue after the last block, sums of E E^T, and h h^T (lower halves)."""
-    if problem.backend == "triton":
-        return ghost_triton.visit(problem)
     count = problem.hidden.shape[0]
     epilogue = problem.epilogue(sketches=problem.asked_sketches())
     products, inner = (problem.hidden.new_zeros((count, count)) for _ in range(2))

@@ -23,16 +23,17 @@ def load_modules(names: Sequence[str]) -> None:
             except ModuleNotFoundError as error:
                 if error.name and not name.startswith(error.name):
                     raise
-                raise ValueError(f"imports: no module {name!r}; expected one, or a file") from error
+                raise ValueError(f"no module {name!r}; expected one, or a file") from error
             continue
         path = Path(name).resolve()
         if not path.is_file():
-            raise ValueError(f"imports: {name!r} does not exist; expected a module or a .py file")
+            raise ValueError(f"{name!r} does not exist; expected a module or a .py file")
         digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
         module_name = f"oasis_import_{path.stem}_{digest}"
         if module_name in sys.modules:
             continue
         spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None and spec.loader is not None, "a .py file has a loader"
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:

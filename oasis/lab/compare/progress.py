@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.console import Console
 from oasis.lab.compare.config import Cell
 from oasis.lab.compare.state import ERROR
 from oasis.lab.compare.worker import summary
+from oasis.lab.record.events import parse
 from oasis.lab.record.log import EVENTS
 from oasis.lab.report.figures import duration
 
@@ -43,8 +43,10 @@ class Tail:
             return  # not there yet, or the run's own affair
         whole = text[: text.rfind(b"\n") + 1]
         if self.total is None and whole:
-            with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):  # damaged
-                self.total = int(json.loads(whole.splitlines()[0])["boundaries"][-1])
+            with contextlib.suppress(ValueError, IndexError):  # damaged
+                first = parse(whole.splitlines()[0])
+                if first is not None and first["type"] == "start":
+                    self.total = first["boundaries"][-1]
         self.read += len(whole)
         self.steps += whole.count(STEP)
         if self.first is None:
@@ -103,8 +105,7 @@ class Progress:
         names = {cell.name for cell in running}
         for name in [name for name in self.tails if name not in names]:
             self.tails.pop(name)  # another comparison had it
-            if name in self.lines:
-                self.live.remove_task(self.lines.pop(name))
+            self._remove_line(name)
         for name, tail in self.tails.items():
             tail.update()
             if self.live is not None and tail.total:
@@ -140,8 +141,11 @@ class Progress:
 
     def _end(self, cell: Cell) -> None:
         self.tails.pop(cell.name, None)
-        if cell.name in self.lines:
-            self.live.remove_task(self.lines.pop(cell.name))
+        self._remove_line(cell.name)
+
+    def _remove_line(self, name: str) -> None:
+        if self.live is not None and name in self.lines:
+            self.live.remove_task(self.lines.pop(name))
 
     def _say(self, cell: Cell, text: str) -> None:
         line = f"[{self.done + self.lost}/{len(self.cells)}] {cell.name}: {text}"

@@ -19,6 +19,7 @@ from oasis.lab.compare.state import ERROR, FINISHED, note, state
 from oasis.lab.config import RunConfig
 from oasis.lab.record.lock import Busy, locked
 from oasis.lab.record.log import EVENTS, end_event
+from oasis.lab.settings import Scope, names
 
 DONE, FAILED, TAKEN = "done", "failed", "taken"
 STOPPED = 128 + signal.SIGTERM  # exit status of a worker that was told to stop, as shells have it
@@ -92,9 +93,7 @@ def tidy(directory: Path) -> None:
 
 def shared_key(config: RunConfig) -> tuple:
     """What runs that can use one workspace have in common."""
-    from oasis.lab.workspace import SHARED
-
-    return tuple(repr(getattr(config, name)) for name in SHARED)
+    return tuple(repr(getattr(config, name)) for name in sorted(names(RunConfig, Scope.SHARED)))
 
 
 def serve(pipe: connection.Connection, threads: int, imports: Sequence[str], log: str) -> None:
@@ -149,11 +148,11 @@ def _output_to(path: str) -> Iterator[None]:
 
 def summary(directory: Path) -> str:
     """One line about a finished run."""
-    end = end_event(directory / EVENTS) or {}
-    parts = [f"{name} {100 * end[key]:.1f} %" for name, key in
-             (("A_last", "a_last"), ("A_avg", "a_avg")) if end.get(key) is not None]  # fmt: skip
-    if end.get("candidates"):
-        parts.append(f"{100 * end['selected'] / end['candidates']:.2f} % selected")
-    if end.get("seconds"):
-        parts.append(f"{end['seconds']:.0f} s")
-    return ", ".join(parts)
+    end = end_event(directory / EVENTS)
+    if end is None:
+        return ""
+    known = (("A_last", end.get("a_last")), ("A_avg", end.get("a_avg")))
+    parts = [f"{name} {100 * value:.1f} %" for name, value in known if value is not None]
+    if candidates := end.get("candidates"):
+        parts.append(f"{100 * end.get('selected', 0) / candidates:.2f} % selected")
+    return ", ".join([*parts, f"{end['seconds']:.0f} s"])

@@ -6,10 +6,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oasis.lab.record.events import VERSION, End, Event, parse
 from oasis.train.atomic import naming
 
 EVENTS = "events.jsonl"
@@ -32,9 +34,9 @@ class EventLog:
         self._file.truncate(offset)
         self._digest = hashlib.sha256(self._file.read(offset) if offset else b"")
 
-    def write(self, event: dict[str, Any]) -> None:
+    def write(self, event: Mapping[str, Any]) -> None:
         """Append one event."""
-        line = (json.dumps(finite(event), allow_nan=False) + "\n").encode()
+        line = (json.dumps(finite(dict(event)), allow_nan=False) + "\n").encode()
         with naming(self._path):
             self._file.write(line)
             self._file.flush()
@@ -59,31 +61,75 @@ class EventLog:
         self._file.close()
 
 
-def read_events(path: Path, size: int = -1) -> list[dict[str, Any]]:
-    """The events in the first `size` bytes of a record, or (default) in all of it.
-
-    ValueError naming the line that is none.
+@dataclass(frozen=True)
+class Record:
+    """What a record says. `damage`: of each line that is no event, its number and what is wrong;
+    the end of a line that a kill cut short is one of them.
     """
-    events = []
+
+    path: Path
+    events: list[Event]
+    damage: list[str]
+
+
+def read(path: Path, size: int = -1) -> Record:
+    """The first `size` bytes of a record, or (default) all of it, as far as it can be read.
+
+    Raises:
+        ValueError: naming the file: it is empty, or of a later version than this one.
+    """
+    events: list[Event] = []
+    damage = []
     with path.open("rb") as file:
         for number, line in enumerate(file.read(size).splitlines(), 1):
+            if not line.strip():
+                continue
             try:
-                events.append(json.loads(line))
+                event = parse(line)
             except ValueError as error:
-                raise ValueError(f"{path}: line {number} is damaged ({error})") from error
-    return events
+                damage.append(f"line {number} is damaged ({error})")
+                event = _rescued(line)
+            if event is not None:
+                events.append(event)
+                _check_version(path, event)
+    if not events and not damage:
+        raise ValueError(f"{path}: the record is empty")
+    return Record(path, events, damage)
 
 
-def end_event(path: Path) -> dict[str, Any] | None:
+def read_events(path: Path, size: int = -1) -> list[Event]:
+    """The events of a record that is whole; ValueError naming the line that is none."""
+    record = read(path, size)
+    if record.damage:
+        raise ValueError(f"{path}: {record.damage[0]}")
+    return record.events
+
+
+def _rescued(line: bytes) -> Event | None:
+    """Of a run that was killed mid-line and resumed, the event behind the torn text."""
+    start = line.rfind(b'{"type"')
+    try:
+        return parse(line[start:]) if start > 0 else None
+    except ValueError:
+        return None
+
+
+def _check_version(path: Path, event: Event) -> None:
+    if event["type"] == "start" and (found := event.get("version", 1)) > VERSION:
+        raise ValueError(f"{path}: got version {found}, expected at most {VERSION}; read it with "
+                         "the version of oasis that wrote it")  # fmt: skip
+
+
+def end_event(path: Path) -> End | None:
     """The end event of a finished run, the last line of its record; None for any other."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(file.tell() - (1 << 16), 0))
-            event = json.loads(file.read().splitlines()[-1])
+            event = parse(file.read().splitlines()[-1])
     except (OSError, IndexError, ValueError):
         return None
-    return event if isinstance(event, dict) and event.get("type") == "end" else None
+    return event if event is not None and event["type"] == "end" else None
 
 
 def digests(path: Path, sizes: Iterable[int]) -> dict[int, str]:

@@ -8,38 +8,50 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+from oasis.lab.record.events import VERSION
 from oasis.train import atomic
 
 NAME = "manifest.json"
 
+logger = logging.getLogger(__name__)
 
-def seal(folder: Path, **about: Any) -> None:
-    """Bring all files in `folder` to the disk and list them, beside what `about` says of them."""
+
+def seal(folder: Path, **about: Any) -> dict[str, Any]:
+    """Bring all files in `folder` to the disk and list them, beside what `about` says of them; what
+    `read` will say.
+    """
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path != folder / NAME:
             atomic.sync(path)
             files[path.relative_to(folder).as_posix()] = _summary(path)
-    content = {**about, "files": files}
+    content = {"version": VERSION, **about, "files": files}
     text = json.dumps({"content": content, "sha256": _digest(content)}, indent=1)
     atomic.write(folder / NAME, text + "\n")
+    return content
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """What `seal` wrote: `about`, and "files" (name: [size, SHA-256]). None for anything else."""
+    """What `seal` wrote: `about`, and "files" (name: [size, SHA-256]). None for anything else,
+    which is said where it is a manifest that is damaged.
+    """
     try:
         found = json.loads((folder / NAME).read_bytes())
         content = found["content"]
-        return content if found["sha256"] == _digest(content) else None
+        if found["sha256"] == _digest(content):
+            return content
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
+        return None  # somebody else's folder
     except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+        pass
+    logger.warning("%s is damaged: the folder is left alone", folder / NAME)
+    return None
 
 
 def damage(folder: Path, content: dict[str, Any]) -> str | None:

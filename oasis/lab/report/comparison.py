@@ -125,10 +125,10 @@ def tiles(found: Sequence[Variant]) -> list[dict]:
     """Ours, random, the best rival and full training at the ratio with the most variants."""
     if not found:
         return []
-    ratio, contest = max(draw.by_ratio(found), key=lambda pair: len(pair[1]))
-    ours = ours_among([v for v in contest if v.ratio == ratio])
-    look = draw.looks(contest)
-    shown = [v for v in contest if look[v.label].highlighted and v.values("a_last")]
+    ratio, alike = max(draw.by_ratio(found), key=lambda pair: len(pair[1]))
+    ours = ours_among([v for v in alike if v.ratio == ratio])
+    look = draw.looks(alike)
+    shown = [v for v in alike if look[v.label].highlighted and v.values("a_last")]
     order = {groups.BLUE: 0, groups.VERMILLION: 1, groups.ORANGE: 2, groups.INK: 3}
     result = []
     for variant in sorted(shown, key=lambda v: order[look[v.label].color]):
@@ -151,19 +151,18 @@ def tiles(found: Sequence[Variant]) -> list[dict]:
 
 def bands(found: Sequence[Variant]) -> list[dict]:
     """The main table: variants of one ratio, task order and training together, best first."""
-    contests = results.contests(found)
     several = len({v.order for v in found}) > 1
     common = results.main_settings(found)
     result = []
-    for contest in contests:
-        ratio, order, own = contest[0].ratio, contest[0].order, contest[0].settings
-        ours = ours_among(contest) or results.ours_at_most(found, order, own)
+    for alike in results.comparable(found):
+        ratio, order, own = alike[0].ratio, alike[0].order, alike[0].settings
+        ours = ours_among(alike) or results.ours_at_most(found, order, own)
         title = "all samples" if ratio == 1 else f"{100 * ratio:g} % of the samples"
         title += f", {order}" if several else ""
         for name in sorted(own.keys() | common.keys()):
             if own.get(name) != common.get(name):
                 title += f", {name} {own.get(name, results.DEFAULTS.get(name))}"
-        lines = [line(v, ours) for v in contest]
+        lines = [line(v, ours) for v in alike]
         lines.sort(key=lambda row: -(row["a_last"] or 0))
         result.append({"title": title, "rows": lines})
     return result
@@ -206,7 +205,7 @@ def components(found: Sequence[Variant]) -> dict | None:
         return None
 
     def rest(variant: Variant) -> dict[str, Any]:
-        return {name: o for name, o in variant.told().items() if name not in PARTS}
+        return {name: o for name, o in variant.resolved().items() if name not in PARTS}
 
     alike = [v for v in here if v.settings == ours.settings]
     parts = [v for v in alike if v.policy in ("vanilla", "random")]
@@ -234,10 +233,10 @@ def options(found: Sequence[Variant]) -> list[dict]:
     (the ridge is part of the redundancy rule "residual").
     """
     result = []
-    for contest in results.contests(found):
-        for policy in dict.fromkeys(v.policy for v in contest):
-            group = [v for v in contest if v.policy == policy]
-            for name in dict.fromkeys(key for v in group for key in v.told()):
+    for alike in results.comparable(found):
+        for policy in dict.fromkeys(v.policy for v in alike):
+            group = [v for v in alike if v.policy == policy]
+            for name in dict.fromkeys(key for v in group for key in v.resolved()):
                 result += _option(name, group)
     return result
 
@@ -246,7 +245,7 @@ def _option(name: str, group: Sequence[Variant]) -> Iterator[dict]:
     """Tables of one option of one policy, one for each choice of the others."""
     base: dict[str, list[tuple[Any, Variant]]] = {}
     for variant in group:
-        rest = dict(variant.told())
+        rest = dict(variant.resolved())
         value = rest.pop(name, "default")
         if name == "siren":
             rest.pop("ridge", None)
@@ -271,7 +270,7 @@ def _numbers_first(value: Any) -> tuple[bool, float, str]:
 
 def _given(policy: str, rest: str) -> str:
     """The options that all rows of a table share, where they are not the default."""
-    usual = results.told(policy, {})
+    usual = results.resolved(policy, {})
     own = {k: v for k, v in json.loads(rest).items() if usual.get(k) != v}
     return "" if not own else f" with {json.dumps(own)}"
 

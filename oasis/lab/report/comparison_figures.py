@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -19,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy import stats
 
 from oasis.lab.report.figures import FULL, GRID, HALF, MUTED, STYLE, SURFACE, duration
-from oasis.lab.report.groups import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION
+from oasis.lab.report.groups import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION, drawn
 from oasis.lab.report.results import Variant, ours_among
 
 ROW = 0.27  # inches a line of a list of variants
@@ -34,17 +35,17 @@ class Look:
     highlighted: bool = False
 
 
-def looks(contest: Sequence[Variant]) -> dict[str, Look]:
+def looks(alike: Sequence[Variant]) -> dict[str, Look]:
     """Looks by label, for the variants of one ratio (and full training). The best rival is one
     that was trained as ours was.
     """
-    ours = ours_among(contest)
-    rivals = [v for v in contest if v.policy not in ("oasis", "random", "full")]
+    ours = ours_among(alike)
+    rivals = [v for v in alike if v.policy not in ("oasis", "random", "full")]
     rivals = [v for v in rivals if ours is None or v.settings == ours.settings]
     scored = [v for v in rivals if v.mean("a_last") is not None]
-    best = max(scored, key=lambda v: v.mean("a_last")) if scored else None
+    best = max(scored, key=lambda v: v.known("a_last")) if scored else None
     result = {}
-    for variant in contest:
+    for variant in alike:
         look = Look()
         if variant is ours:
             look = Look(BLUE, "o", "-", True)
@@ -76,16 +77,16 @@ def by_ratio(found: Sequence[Variant]) -> list[tuple[float, list[Variant]]]:
 
 def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
     """A_last of every variant: mean and standard deviation over the seeds, and each seed."""
-    panels = [(r, _scored(contest, "a_last")) for r, contest in by_ratio(found)]
-    panels = [(r, contest) for r, contest in panels if contest]
+    panels = [(r, _scored(alike, "a_last")) for r, alike in by_ratio(found)]
+    panels = [(r, alike) for r, alike in panels if alike]
     if not panels:
         return None
     with rc_context(STYLE):
         axes_list, figure = _panels(panels)
-        for axes, (ratio, contest) in zip(axes_list, panels, strict=True):
-            look = looks(contest)
-            contest = sorted(contest, key=lambda v: v.mean("a_last"))
-            for row, variant in enumerate(contest):
+        for axes, (ratio, alike) in zip(axes_list, panels, strict=True):
+            look = looks(alike)
+            alike = sorted(alike, key=lambda v: v.known("a_last"))
+            for row, variant in enumerate(alike):
                 shown = look[variant.label]
                 values = variant.values("a_last")
                 deviation = variant.deviation("a_last") or 0.0
@@ -101,7 +102,7 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
                 )
                 if variant.policy == "full":
                     axes.axvline(variant.mean("a_last"), color=INK, linewidth=1, linestyle=":")
-            _name_rows(axes, [v.label for v in contest], [look[v.label] for v in contest])
+            _name_rows(axes, [v.label for v in alike], [look[v.label] for v in alike])
             axes.set_title(f"{100 * ratio:g} % of the samples" if ratio < 1 else "all samples")
             _percent(axes.xaxis)
             axes.set_xlabel("A_last")
@@ -132,15 +133,15 @@ def _curves(
     ticks: Callable,
     label: Callable,
 ) -> Figure | None:
-    ratio, contest = max(by_ratio(found), key=lambda pair: len(pair[1]))
-    lines = [(v, mean_curve([points(run) for run in v.runs])) for v in contest]
+    ratio, alike = max(by_ratio(found), key=lambda pair: len(pair[1]))
+    lines = [(v, mean_curve([points(run) for run in v.runs])) for v in alike]
     lines = [(variant, curve) for variant, curve in lines if len(curve)]
     if not lines:
         return None
     with rc_context(STYLE):
         figure = Figure(figsize=(FULL, 4.6), layout="constrained")
         axes = figure.subplots()
-        look = looks(contest)
+        look = looks(alike)
         lines.sort(key=lambda pair: look[pair[0].label].highlighted)
         for variant, curve in lines:
             shown = look[variant.label]
@@ -167,28 +168,28 @@ def _curves(
 
 def cost(found: Sequence[Variant]) -> Figure | None:
     """Seconds and operations of scoring and training, relative to ours."""
-    ratio, contest = max(by_ratio(found), key=lambda pair: len(pair[1]))
-    ours = ours_among([v for v in contest if v.ratio == ratio]) or contest[0]
+    ratio, alike = max(by_ratio(found), key=lambda pair: len(pair[1]))
+    ours = ours_among([v for v in alike if v.ratio == ratio]) or alike[0]
     kinds = [("seconds", "score_seconds", "train_seconds"), ("FLOPs", "score_flops", "train_flops")]
     kinds = [
         kind
         for kind in kinds
-        if all((v.mean(kind[1]) is not None and v.mean(kind[2])) for v in contest)
+        if all((v.mean(kind[1]) is not None and v.mean(kind[2])) for v in alike)
     ]
     if not kinds:
         return None
-    contest = sorted(contest, key=lambda v: -(v.mean(kinds[0][1]) + v.mean(kinds[0][2])))
-    look = looks(contest)
+    alike = sorted(alike, key=lambda v: -(v.known(kinds[0][1]) + v.known(kinds[0][2])))
+    look = looks(alike)
     with rc_context(STYLE):
-        figure = Figure(figsize=(FULL, ROW * len(contest) + 1.3), layout="constrained")
+        figure = Figure(figsize=(FULL, ROW * len(alike) + 1.3), layout="constrained")
         grid = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for axes, (name, scoring, training) in zip(grid, kinds, strict=True):
-            whole = ours.mean(scoring) + ours.mean(training)
-            left = np.zeros(len(contest))
+            whole = ours.known(scoring) + ours.known(training)
+            left = np.zeros(len(alike))
             for part, color in ((scoring, PURPLE), (training, GREEN)):
-                width = np.array([v.mean(part) / whole for v in contest])
+                width = np.array([v.known(part) / whole for v in alike])
                 edge = {"edgecolor": SURFACE, "linewidth": 1}
-                axes.barh(range(len(contest)), width, 0.66, left=left, color=color, **edge)
+                axes.barh(range(len(alike)), width, 0.66, left=left, color=color, **edge)
                 left += width
             for row, total in enumerate(left):
                 place = {"xycoords": "data", "textcoords": "offset points", "va": "center"}
@@ -198,7 +199,7 @@ def cost(found: Sequence[Variant]) -> Figure | None:
             axes.grid(axis="y", visible=False)
             axes.grid(axis="x")
             axes.margins(x=0.1)
-        _name_rows(grid[0], [v.label for v in contest], [look[v.label] for v in contest])
+        _name_rows(grid[0], [v.label for v in alike], [look[v.label] for v in alike])
         parts = [Patch(color=PURPLE, label="scoring"), Patch(color=GREEN, label="training")]
         figure.legend(handles=parts, loc="outside upper left", ncols=2)
         return figure
@@ -206,24 +207,24 @@ def cost(found: Sequence[Variant]) -> Figure | None:
 
 def density_and_skew(found: Sequence[Variant]) -> Figure | None:
     """Density of the selected samples, and skew over the tasks; lower is more varied, more even."""
-    ratio, contest = max(by_ratio(found), key=lambda pair: len(pair[1]))
-    metrics = [m for m in ("density", "skew") if _scored(contest, m)]
+    ratio, alike = max(by_ratio(found), key=lambda pair: len(pair[1]))
+    metrics = [m for m in ("density", "skew") if _scored(alike, m)]
     if not metrics:
         return None
-    contest = [v for v in contest if all(v.values(m) for m in metrics)]
-    contest = sorted(contest, key=lambda v: -v.mean(metrics[0]))
-    if not contest:
+    alike = [v for v in alike if all(v.values(m) for m in metrics)]
+    alike = sorted(alike, key=lambda v: -v.known(metrics[0]))
+    if not alike:
         return None
-    look = looks(contest)
+    look = looks(alike)
     with rc_context(STYLE):
-        figure = Figure(figsize=(FULL, ROW * len(contest) + 1.1), layout="constrained")
+        figure = Figure(figsize=(FULL, ROW * len(alike) + 1.1), layout="constrained")
         grid = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
         titles = {
             "density": "density: mean similarity of pairs",
             "skew": "skew: largest less smallest share of a task",
         }
         for axes, metric in zip(grid, metrics, strict=True):
-            for row, variant in enumerate(contest):
+            for row, variant in enumerate(alike):
                 shown = look[variant.label]
                 deviation = variant.deviation(metric) or 0.0
                 style = {"color": shown.color, "fmt": shown.marker, "markersize": 5}
@@ -232,24 +233,24 @@ def density_and_skew(found: Sequence[Variant]) -> Figure | None:
             axes.xaxis.set_major_locator(MaxNLocator(5))
             axes.grid(axis="y", visible=False)
             axes.grid(axis="x")
-        _name_rows(grid[0], [v.label for v in contest], [look[v.label] for v in contest])
+        _name_rows(grid[0], [v.label for v in alike], [look[v.label] for v in alike])
         return figure
 
 
 def selected_per_task(found: Sequence[Variant]) -> Figure | None:
     """Share of each task's candidates that each variant selected, as a table of shades."""
-    ratio, contest = max(by_ratio(found), key=lambda pair: len(pair[1]))
-    contest = [v for v in contest if v.policy != "full" and any(r.selected for r in v.runs)]
-    if not contest:
+    ratio, alike = max(by_ratio(found), key=lambda pair: len(pair[1]))
+    alike = [v for v in alike if v.policy != "full" and any(r.selected for r in v.runs)]
+    if not alike:
         return None
-    tasks = contest[0].runs[0].tasks
+    tasks = alike[0].runs[0].tasks
     shares = []
-    for variant in contest:
+    for variant in alike:
         counts = np.array([run.per_task() for run in variant.runs]).sum(axis=0)
         shares.append(counts[:, 0] / np.maximum(counts[:, 1], 1))
     shares = np.array(shares)
     with rc_context(STYLE):
-        figure = Figure(figsize=(FULL, ROW * len(contest) + 1.0), layout="constrained")
+        figure = Figure(figsize=(FULL, ROW * len(alike) + 1.0), layout="constrained")
         axes = figure.subplots()
         top = max(shares.max(), 1e-9)
         for row, values in enumerate(shares):
@@ -261,8 +262,8 @@ def selected_per_task(found: Sequence[Variant]) -> Figure | None:
         axes.set_xticks(range(len(tasks)), tasks)
         axes.xaxis.tick_top()
         axes.set_xlim(-0.5, len(tasks) - 0.5)
-        look = looks(contest)
-        _name_rows(axes, [v.label for v in contest], [look[v.label] for v in contest])
+        look = looks(alike)
+        _name_rows(axes, [v.label for v in alike], [look[v.label] for v in alike])
         axes.invert_yaxis()
         axes.grid(visible=False)
         return figure
@@ -272,10 +273,10 @@ def qq(found: Sequence[Variant]) -> Figure | None:
     """Quantiles of z against those of N(0, 1): ours at every ratio, then others, as many as can be
     told apart.
     """
-    contests = by_ratio(found)
-    ours = [ours_among([v for v in contest if v.ratio == ratio]) for ratio, contest in contests]
+    panels = by_ratio(found)
+    ours = [ours_among([v for v in alike if v.ratio == ratio]) for ratio, alike in panels]
     ours = [variant for variant in ours if variant is not None]
-    others = [v for _, contest in contests for v in contest if all(v is not o for o in ours)]
+    others = [v for _, alike in panels for v in alike if all(v is not o for o in ours)]
     shown = []
     for variant in [*ours, *others]:
         if len(shown) == MOST_QQ:
@@ -292,7 +293,7 @@ def qq(found: Sequence[Variant]) -> Figure | None:
         colors = (BLUE, VERMILLION, GREEN, PURPLE, SKY)
         for (variant, z), color in zip(shown, colors, strict=False):
             at = np.linspace(0.001, 0.999, 200)
-            label = f"{variant.label} {100 * variant.ratio:g} %"
+            label = f"{drawn(variant.label)} {100 * variant.ratio:g} %"
             axes.plot(stats.norm.ppf(at), np.quantile(z, at), color=color, label=label)
         axes.set_xlabel("quantile of N(0, 1)")
         axes.set_ylabel("quantile of z")
@@ -310,14 +311,14 @@ def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> np.ndarray:
     return np.mean([curve[:length] for curve in curves], axis=0)
 
 
-def _scored(contest: Sequence[Variant], metric: str) -> list[Variant]:
-    return [variant for variant in contest if variant.values(metric)]
+def _scored(alike: Sequence[Variant], metric: str) -> list[Variant]:
+    return [variant for variant in alike if variant.values(metric)]
 
 
 def _panels(panels: Sequence) -> tuple[list[Axes], Figure]:
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
-    most = max(len(contest) for _, contest in panels)
+    most = max(len(alike) for _, alike in panels)
     size = (FULL if columns > 1 else 0.75 * FULL, rows * (ROW * most + 1.0))
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
@@ -336,7 +337,7 @@ def _name_rows(axes: Axes, names: Sequence[str], shown: Sequence[Look]) -> None:
     axes.grid(axis="x", color=GRID)
 
 
-def _label_column(axes: Axes, ends: Sequence[tuple[str, Sequence[float], Look]]) -> None:
+def _label_column(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], Look]]) -> None:
     """Names in a column right of the plot, each with a thin line to its curve's end."""
     ends = sorted(ends, key=lambda end: end[1][1])
     places = apart([end[1][1] for end in ends], axes.get_ylim(), 0.042)
@@ -356,17 +357,17 @@ def _label_column(axes: Axes, ends: Sequence[tuple[str, Sequence[float], Look]])
         )
 
 
-def _label_highlighted(axes: Axes, ends: Sequence[tuple[str, Sequence[float], Look]]) -> None:
+def _label_highlighted(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], Look]]) -> None:
     """Names of the highlighted curves, each beside its end."""
     ends = sorted((end for end in ends if end[2].highlighted), key=lambda end: end[1][1])
     places = apart([end[1][1] for end in ends], axes.get_ylim(), 0.06)
     axes.set_xlim(right=1.08 * max((end[1][0] for end in ends), default=1.0))
     for (name, (x, _), look), place in zip(ends, places, strict=True):
-        offset = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+        offset: Any = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate(name, (x, place), fontsize=8.5, **offset, **_ink(look))
 
 
-def _ink(look: Look) -> dict[str, str]:
+def _ink(look: Look) -> Any:
     weight = "bold" if look.highlighted else "normal"
     return {"color": look.color if look.highlighted else MUTED, "fontweight": weight}
 

@@ -5,25 +5,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from oasis.lab.report.groups import GREEN, INK, PURPLE, Group
+from oasis.lab.report.groups import GREEN, INK, PURPLE, Group, drawn
+from oasis.lab.report.runs import Run
 
 MUTED, GRID, SURFACE = "#040506", "#070809", "#0a0b0c"  # stand-ins for CSS variables, as INK
 HALF, FULL = 5.8, 11.9  # widths in inches: half a page, a whole page
 WINDOW = 20  # batches in the running ratio
 Z_RANGE = 5.0
 
-STYLE = {
+# For scripts that DejaVu Sans lacks; in the page the reader's own fonts have them.
+WIDE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "Unifont", "PingFang SC")
+INSTALLED = {font.name for font in fontManager.ttflist}
+
+STYLE: Any = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib; the page's own font replaces it
+    # The first comes with matplotlib; the page's own font replaces it.
+    "font.sans-serif": ["DejaVu Sans", *(name for name in WIDE if name in INSTALLED)],
     "font.size": 9,
+    "text.parse_math": False,  # a label is drawn as written, with its dollars and all
     "axes.edgecolor": GRID,
     "axes.labelcolor": MUTED,
     "axes.titlesize": 9.5,
@@ -109,13 +118,11 @@ def selected_per_task(groups: Sequence[Group]) -> Figure | None:
         figure, axes = _single(HALF, 3.5)
         width = 0.8 / len(shown)
         for k, group in enumerate(shown):
-            counts = np.array([run.per_task() for run in group.runs if run.tasks == tasks])
-            if not counts.size:
-                continue
+            counts = np.array([_per_task(run, tasks) for run in group.runs])
             selected, candidates = counts.sum(axis=0).T
             share = selected / np.maximum(candidates, 1)
             x = np.arange(len(tasks)) + (k - (len(shown) - 1) / 2) * width
-            bars = axes.bar(x, share, width * 0.92, color=group.color, label=group.label)
+            bars = axes.bar(x, share, width * 0.92, color=group.color, label=drawn(group.label))
             if len(tasks) * len(shown) <= 24:
                 mean = selected / len(counts)
                 text = [f"{count:,.0f}" for count in mean]
@@ -149,7 +156,8 @@ def relative(groups: Sequence[Group]) -> Figure | None:
         for group, z in shown:
             # Weights, not density=True: what lies outside the range still counts.
             weights = np.full(z.size, 1 / (z.size * (edges[1] - edges[0])))
-            label = f"{group.label}: mean {z.mean():.2f}, sd {z.std():.2f}".replace("-", "\u2212")
+            numbers = f"mean {z.mean():.2f}, sd {z.std():.2f}".replace("-", "\u2212")
+            label = f"{drawn(group.label)}: {numbers}"
             outside = float(np.mean(np.abs(z) > Z_RANGE))
             if outside:
                 label += f", {100 * outside:.2g} % beyond ±{Z_RANGE:g}"
@@ -186,7 +194,7 @@ def realised_ratio(groups: Sequence[Group]) -> Figure | None:
                 selected = np.cumsum([batch.num_selected for batch in run.batches])
                 seen = np.maximum(np.cumsum([b.num_candidates for b in run.batches]), 1)
                 so_far = selected / seen
-                label = group.label if k == 0 else None
+                label = drawn(group.label) if k == 0 else None
                 look = {"color": group.color, "linestyle": group.linestyle}
                 axes.plot(np.arange(1, len(seen) + 1), so_far, label=label, **look)
                 top = max(top, so_far[len(so_far) // 10 :].max())
@@ -274,7 +282,7 @@ def _curve(axes: Axes, group: Group, curves: list[list[tuple[int, float]]]) -> N
     length = min(map(len, curves))
     x, y = np.mean([curve[:length] for curve in curves], axis=0).T
     edge = {"marker": group.marker, "markeredgecolor": SURFACE, "markeredgewidth": 0.8}
-    axes.plot(x, y, label=group.label, **look, **edge)
+    axes.plot(x, y, label=drawn(group.label), **look, **edge)
 
 
 def _partial(groups: Sequence[Group]) -> list[Group]:
@@ -286,6 +294,12 @@ def _partial(groups: Sequence[Group]) -> list[Group]:
 def _tasks(groups: Sequence[Group]) -> list[str]:
     """Task names of the longest list among the runs."""
     return max((run.tasks for group in groups for run in group.runs), key=len, default=[])
+
+
+def _per_task(run: Run, tasks: Sequence[str]) -> list[tuple[int, int]]:
+    """(selected, candidates) of each of `tasks`, in whatever order they came in the run."""
+    counts = dict(zip(run.tasks, run.per_task(), strict=True))
+    return [counts.get(task, (0, 0)) for task in tasks]
 
 
 def _arrivals(groups: Sequence[Group]) -> dict[str, tuple[float, float]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oasis.lab.report.runs import Run
+from oasis.lab.report.settings import DEFAULTS, identity
 
 # Okabe and Ito's colours, told apart with every common colour blindness. Black is the page's ink.
 INK = "#010203"  # stand-ins: html.py turns them into CSS variables, so that dark mode works
@@ -16,6 +18,11 @@ _FIXED = {"oasis": BLUE, "random": ORANGE, "full": INK}
 _OTHERS = (GREEN, VERMILLION, PURPLE, SKY, YELLOW)
 _MARKERS = {"oasis": "o", "random": "s", "full": "D"}
 _OTHER_MARKERS = ("^", "v", "P", "X", "*")
+
+
+def drawn(label: str) -> str:
+    """A label as a legend takes it: matplotlib leaves those out that begin with an underscore."""
+    return f"\N{WORD JOINER}{label}" if label.startswith("_") else label
 
 
 @dataclass
@@ -36,37 +43,47 @@ class Group:
             return [self.label]
         seeds = [run.seed for run in self.runs]
         if None in seeds or len(set(seeds)) < len(seeds):
-            return [f"{self.label} · {run.path.name}" for run in self.runs]
+            return [f"{self.label} · {run.name}" for run in self.runs]
         return [f"{self.label} · seed {seed}" for seed in seeds]
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-    """Group `runs` by (label, policy, ratio): `oasis`, other methods, `random`, `full`."""
+    """Group `runs` that differ in their seed alone: `oasis`, other methods, `random`, `full`.
+
+    Where runs of one label and ratio differ in more, each group's label says in what.
+    """
     members: dict[tuple, list[Run]] = {}
     for run in runs:
-        key = (run.label or run.policy, run.policy, None if run.keeps_all else run.ratio)
-        members.setdefault(key, []).append(run)
+        own = json.dumps(identity(run), sort_keys=True, default=str)
+        ratio = None if run.keeps_all else run.ratio
+        members.setdefault((run.label or run.policy, run.policy, ratio, own), []).append(run)
     order = {"oasis": -1, "random": 1, "full": 2}
     keys = sorted(members, key=lambda key: order.get(key[1], 0))  # stable: as given otherwise
-    labels = [label for label, _, _ in keys]
     groups: list[Group] = []
     others = 0
-    for name, policy, ratio in keys:
+    for key in keys:
+        name, policy, ratio, _ = key
         color, marker = _FIXED.get(policy), _MARKERS.get(policy)
-        if color is None or color in {g.color for g in groups}:
+        if color is None or marker is None or color in {g.color for g in groups}:
             color = _OTHERS[others % len(_OTHERS)]
             marker = _OTHER_MARKERS[others % len(_OTHER_MARKERS)]
             others += 1
-        several = labels.count(name) > 1 and ratio is not None
-        groups.append(
-            Group(
-                label=f"{name} {100 * ratio:g} %" if several else name,
-                policy=policy,
-                ratio=ratio,
-                runs=members[name, policy, ratio],
-                color=color,
-                marker=marker,
-                linestyle={"random": (0, (5, 2)), "full": (0, (1, 1.5))}.get(policy, "-"),
-            )
-        )
+        ratios = {other[2] for other in keys if other[0] == name}
+        alike = [members[other][0] for other in keys if other[:3] == key[:3]]
+        label = f"{name} {100 * ratio:g} %" if len(ratios) > 1 and ratio is not None else name
+        linestyle = {"random": (0, (5, 2)), "full": (0, (1, 1.5))}.get(policy, "-")
+        label = " · ".join([label, *_difference(members[key][0], alike)])
+        groups.append(Group(label, policy, ratio, members[key], color, marker, linestyle))
     return groups
+
+
+def _difference(run: Run, alike: Sequence[Run]) -> list[str]:
+    """What a run differs in from the first of others of its label and ratio; [] for one alone."""
+    known = [identity(other) for other in alike]
+    names = sorted({name for one in known for name in one})
+    differing = [n for n in names if any(one.get(n) != known[0].get(n) for one in known)]
+    return [f"{name} {_shown(identity(run).get(name, DEFAULTS.get(name)))}" for name in differing]
+
+
+def _shown(value: object) -> str:
+    return " > ".join(map(str, value)) if isinstance(value, list) else str(value)

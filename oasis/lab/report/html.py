@@ -173,7 +173,7 @@ def rows(group: Group) -> list[dict]:
     for name, run in zip(group.names(), group.runs, strict=True):
         values = {column: getattr(run, column) for column in columns}
         values |= {"name": name, "running": not run.finished, "unreadable": run.unreadable}
-        table.append(common | values | {"error": standard_error(run), "mean": False})
+        table.append(common | values | {"error": run.standard_error, "mean": False})
     if len(group.runs) > 1:
         values = {column: _mean(row[column] for row in table) for column in columns}
         last = [run.a_last for run in group.runs if run.a_last is not None]
@@ -181,24 +181,6 @@ def rows(group: Group) -> list[dict]:
         values |= {"name": f"{group.label} · mean of {len(group.runs)}", "error": spread}
         table.append(common | values | {"running": False, "unreadable": 0, "mean": True})
     return table
-
-
-def standard_error(run: Run) -> float | None:
-    """Binomial standard error of A_last that the held-out set alone accounts for.
-
-    sqrt(sum_k p_k (1 - p_k) / n_k) / K, with p_k the accuracy of task k on its n_k held-out
-    items; None where the events do not say n or the run has not finished its last task, and for
-    macro accuracy, which rests on how many items each answer has.
-    """
-    if run.settings.get("accuracy") == "macro":
-        return None
-    if run.a_last is None or not run.held_out or not run.evaluations:
-        return None
-    accuracy = run.evaluations[-1].accuracy
-    if any(name not in run.held_out for name in accuracy):
-        return None
-    variance = sum(p * (1 - p) / run.held_out[name] for name, p in accuracy.items())
-    return variance**0.5 / len(accuracy)
 
 
 def standard_error_note(runs: Sequence[Run]) -> str:

@@ -33,10 +33,22 @@ def write(run_dirs: Iterable[str | Path] | str | Path, out: str | Path = "report
         from oasis.lab.report import comparison  # with pandas and scipy
 
         return comparison.write(runs, out, name)
+    _refuse_other_tasks(runs)
     page = html.render(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(out, page)
     return out
+
+
+def _refuse_other_tasks(runs: Sequence[Run]) -> None:
+    """ValueError for runs whose accuracies are of different tasks, so that no mean is of both."""
+    known = [run for run in runs if run.tasks]
+    for run in known:
+        if set(run.tasks) != set(known[0].tasks):
+            raise ValueError(
+                f"runs: {known[0].path} has the tasks {', '.join(known[0].tasks)}, but {run.path} "
+                f"has {', '.join(run.tasks)}; draw them on pages of their own"
+            )
 
 
 def comparison_name(runs: Sequence[Run]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,44 +15,36 @@ import pandas as pd
 from scipy import stats
 
 from oasis import Selector
-from oasis.lab.config import FREE, RunConfig
+from oasis.lab.config import RunConfig
+from oasis.lab.record.events import VERSION
 from oasis.lab.record.log import finite
 from oasis.lab.report.runs import Run
+from oasis.lab.report.settings import DEFAULTS, settings
+from oasis.lab.settings import Scope, names
 from oasis.selection.presets import PRESETS
 from oasis.train import atomic
 
 LEVEL = 0.05
+ROUNDING = 1e-9  # relative; accuracies are shares of far fewer examples
 # Columns of the table that are measured, beside those that say which run it is.
 METRICS = (
     *("a_last", "a_avg", "forgetting", "backward_transfer", "candidates", "selected"),
     *("realised_ratio", "tokens", "seconds", "score_seconds", "train_seconds"),
     *("evaluation_seconds", "score_flops", "train_flops", "density", "bandwidth", "skew"),
 )
-# Settings by which variants of one comparison are told apart, or which change no result.
-VARIED = FREE | {"policy", "policy_options", "ratio", "seed", "tasks", "forward_batches"}
-DEFAULTS = dataclasses.asdict(RunConfig())
 DEFAULT_PRESET = inspect.signature(Selector).parameters["preset"].default
-
-
-def settings(run: Run) -> dict[str, Any]:
-    """What else the run was told: settings that are neither `VARIED` nor the default."""
-    return {
-        name: value
-        for name, value in run.settings.items()
-        if name not in VARIED and value != DEFAULTS.get(name)
-    }
 
 
 def row(run: Run) -> dict[str, Any]:
     """One run: what it is, and what was measured (None where it was not)."""
-    told = run.settings
+    given = run.settings
     end = run.end or {}
-    order = told.get("tasks") or run.tasks
+    order = given.get("tasks") or run.tasks
     values = {
-        "run": run.path.name,
+        "run": run.name,
         "label": run.label,
         "policy": run.policy,
-        "options": json.dumps(told.get("policy_options") or {}, sort_keys=True),
+        "options": json.dumps(given.get("policy_options") or {}, sort_keys=True),
         "ratio": 1.0 if run.keeps_all else run.ratio,
         "seed": run.seed,
         "order": " > ".join(order),
@@ -69,8 +62,8 @@ def row(run: Run) -> dict[str, Any]:
         "train_seconds": run.train_seconds,
         "evaluation_seconds": run.evaluation_seconds,
     }
-    kept = ("model", "learning_rate", "rank", "lora_layers", "batch_size", "held_out", "repeats")
-    values |= measured | {name: told.get(name) for name in kept}
+    columns = names(RunConfig, Scope.COLUMN)
+    values |= measured | {name: given.get(name) for name in DEFAULTS if name in columns}
     return values | {"settings": json.dumps(settings(run), sort_keys=True)}
 
 
@@ -101,9 +94,19 @@ def welch(ours: Sequence[float], theirs: Sequence[float]) -> Welch:
     n = (len(ours), len(theirs))
     if min(n) < 2:
         return Welch(difference, n, None, "one seed: no test")
-    if len(set(ours)) == len(set(theirs)) == 1:
+    if not _varies(ours) and not _varies(theirs):
         return Welch(difference, n, None, "no spread: no test")
-    return Welch(difference, n, float(stats.ttest_ind(ours, theirs, equal_var=False).pvalue))
+    _, p = stats.ttest_ind(ours, theirs, equal_var=False)
+    return Welch(difference, n, float(p))
+
+
+def _sum(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
+
+
+def _varies(values: Sequence[float]) -> bool:
+    """Whether they differ by more than rounding, from which a test would make any p at all."""
+    return max(values) - min(values) > ROUNDING * max(map(abs, values))
 
 
 @dataclass
@@ -130,13 +133,17 @@ class Variant:
         return [float(v) for v in self.rows[metric] if v is not None and not pd.isna(v)]
 
     def mean(self, metric: str) -> float | None:
+        return self.known(metric) if self.values(metric) else None
+
+    def known(self, metric: str) -> float:
+        """The mean of a metric that every run has."""
         values = self.values(metric)
-        return sum(values) / len(values) if values else None
+        return sum(values) / len(values)
 
     def deviation(self, metric: str) -> float | None:
         """Sample standard deviation over the seeds; None for fewer than two."""
         values = self.values(metric)
-        return float(pd.Series(values).std(ddof=1)) if len(values) > 1 else None
+        return statistics.stdev(values) if len(values) > 1 else None
 
     def mark(self, metric: str) -> str:
         """ "best", "close" (not significantly different from the best, by a test) or ""."""
@@ -145,23 +152,22 @@ class Variant:
         test = self.against_best.get(metric)
         return "close" if test and test.p is not None and not test.significant else ""
 
-    def told(self) -> dict[str, Any]:
-        return told(self.policy, self.options)
+    def resolved(self) -> dict[str, Any]:
+        return resolved(self.policy, self.options)
 
     @property
     def flops(self) -> float | None:
-        parts = [self.mean("score_flops"), self.mean("train_flops")]
-        return None if None in parts else sum(parts)
+        return _sum(self.mean("score_flops"), self.mean("train_flops"))
 
     @property
     def work_seconds(self) -> float | None:
         """Mean seconds of scoring and training."""
-        return self.mean("score_seconds") + self.mean("train_seconds")
+        return _sum(self.mean("score_seconds"), self.mean("train_seconds"))
 
 
 def variants(runs: Iterable[Run]) -> list[Variant]:
-    """Group the finished runs and test each group against the best of its contest, and against ours
-    there. Policies that keep everything take no part.
+    """Group the finished runs and test each group against the best of those that it can be compared
+    with, and against ours. Policies that keep everything take no part.
 
     Raises:
         ValueError: two runs of one label, ratio and order have the same seed or other settings, as
@@ -187,16 +193,16 @@ def variants(runs: Iterable[Run]) -> list[Variant]:
         )
         for (label, ratio, order), group in members.items()
     ]
-    for contest in contests([v for v in found if v.policy != "full"]):
+    for alike in comparable([v for v in found if v.policy != "full"]):
         for metric in ("a_last", "a_avg"):
-            _contest(contest, metric)
+            _test_alike(alike, metric)
     for variant in found:  # full training stands beside every ratio; ours of its own order
         if variant.policy == "full":
             _against_ours(variant, found)
     return sorted(found, key=lambda v: -v.ratio)
 
 
-def contests(found: Iterable[Variant]) -> list[list[Variant]]:
+def comparable(found: Iterable[Variant]) -> list[list[Variant]]:
     """Variants that can be compared: of one ratio and task order, and trained alike."""
     groups: dict[tuple, list[Variant]] = {}
     for variant in found:
@@ -211,7 +217,7 @@ def main_settings(found: Iterable[Variant]) -> dict[str, Any]:
     return max(known, key=known.count, default={})
 
 
-def told(policy: str, options: dict[str, Any]) -> dict[str, Any]:
+def resolved(policy: str, options: dict[str, Any]) -> dict[str, Any]:
     """What options come to: those of ours in full, whatever preset they start from, so that what
     is said and what is meant by default compare equal.
     """
@@ -261,11 +267,11 @@ def ours_at_most(found: Iterable[Variant], order: str, settings: dict[str, Any])
     return ours_among(sorted(same, key=lambda v: -v.ratio))
 
 
-def _contest(contest: Sequence[Variant], metric: str) -> None:
-    scored = [variant for variant in contest if variant.values(metric)]
+def _test_alike(alike: Sequence[Variant], metric: str) -> None:
+    scored = [variant for variant in alike if variant.values(metric)]
     if not scored:
         return
-    best = max(scored, key=lambda variant: variant.mean(metric))
+    best = max(scored, key=lambda variant: variant.known(metric))
     ours = ours_among(scored)
     for variant in scored:
         variant.best[metric] = variant is best
@@ -313,11 +319,12 @@ def summary(found: Sequence[Variant]) -> dict[str, Any]:
                 "ours_minus_this": test(variant.against_ours.get(metric)),
             }
         line["accuracy_matrix"] = {
-            run.path.name: [e.accuracy for e in run.evaluations if e.after_task >= 0]
+            run.name: [e.accuracy for e in run.evaluations if e.after_task >= 0]
             for run in variant.runs
         }
         lines.append(line)
     return {
+        "version": VERSION,
         "test": f"Welch's t-test, two-sided, level {LEVEL}; best of each ratio, task order and "
         "training; policies that train on everything apart; no correction for multiple comparisons",
         "variants": lines,

@@ -7,19 +7,19 @@ unreadable text is counted, repeated batches replace the ones written before.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from oasis.lab import strict_yaml
+from oasis.lab.record import accuracy, events
+from oasis.lab.record.log import EVENTS, read
 
 logger = logging.getLogger(__name__)
 
-EVENTS = "events.jsonl"
 GRID = "compare.yaml"  # of a comparison, beside the folder of its runs
 
 
@@ -61,6 +61,7 @@ class Run:
 
     path: Path
     policy: str
+    name: str = ""  # the folder's, with those above it where others have the same
     label: str = ""  # of the policy's variant; the policy's name where the record has none
     ratio: float | None = None
     seed: int | None = None
@@ -73,32 +74,30 @@ class Run:
     batches: list[Batch] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     steps: dict[int, float] = field(default_factory=dict)  # step -> seconds of training
-    end: dict | None = None  # the end event; None while in progress
+    end: events.End | None = None  # the end event; None while in progress
     unreadable: int = 0  # lines that are no event, e.g. the one a kill cut short
     config: str = ""  # text of config.yaml
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
-        """Read one run directory. FileNotFoundError if it has no events.jsonl."""
+        """Read one run directory. FileNotFoundError if it has no events.jsonl, ValueError where
+        that is empty or of a later version.
+        """
         path = Path(path)
-        events = path / EVENTS
-        if not events.is_file():
+        if not (path / EVENTS).is_file():
             raise FileNotFoundError(f"run directory {path} has no {EVENTS}")
-        run = cls(path=path, policy=path.name)
+        run = cls(path=path, policy=path.name, name=path.name)
         config = path / "config.yaml"
         if config.is_file():
             run.config = config.read_text(encoding="utf-8", errors="replace")
-        with events.open(encoding="utf-8", errors="replace") as lines:
-            for event in _events(lines, run):
-                try:
-                    _READERS.get(event["type"], _ignore)(run, event)
-                except (TypeError, ValueError, AttributeError):
-                    run.unreadable += 1
+        record = read(path / EVENTS)
+        run.unreadable = len(record.damage)
+        for event in record.events:
+            _add(run, event)
         run.label = run.label or run.policy
-        if not run.held_out:
-            size = run.settings.get("held_out")
-            run.held_out = dict.fromkeys(run.tasks, size if isinstance(size, int) else None)
-        run.held_out = {name: size for name, size in run.held_out.items() if size}
+        size = run.settings.get("held_out")
+        if not run.held_out and isinstance(size, int) and size > 0:
+            run.held_out = dict.fromkeys(run.tasks, size)
         return run
 
     @cached_property
@@ -175,7 +174,7 @@ class Run:
     def seconds(self) -> float:
         """Wall clock of a finished run, as its end event says; else the sum of the parts so far."""
         parts = self.score_seconds + self.train_seconds + self.evaluation_seconds
-        return _number((self.end or {}).get("seconds")) or parts
+        return self.end["seconds"] if self.end is not None else parts
 
     @property
     def scoring_share(self) -> float | None:
@@ -190,9 +189,9 @@ class Run:
         points = []
         for evaluation in self.evaluations:
             seen = self.tasks[: evaluation.after_task + 1]
-            values = [evaluation.accuracy[name] for name in seen if name in evaluation.accuracy]
-            if values:
-                points.append((evaluation.candidates, sum(values) / len(values)))
+            mean = accuracy.a_last([evaluation.accuracy], seen)
+            if mean is not None:
+                points.append((evaluation.candidates, mean))
         return points
 
     def accuracy_over_time(self) -> list[tuple[float, float]]:
@@ -213,33 +212,49 @@ class Run:
         return [(e.candidates, e.accuracy[name]) for e in self.evaluations if name in e.accuracy]
 
     @property
+    def at_the_end(self) -> dict[str, float]:
+        """Accuracies after the last task; empty until then."""
+        last = self.evaluations[-1] if self.evaluations else None
+        return last.accuracy if last and last.after_task == len(self.tasks) - 1 >= 0 else {}
+
+    @property
     def a_last(self) -> float | None:
         """Mean accuracy over all tasks after the last one (docs/method.md 6); None until then."""
-        last = self.evaluations[-1] if self.evaluations else None
-        if last is not None and last.after_task == len(self.tasks) - 1 and last.accuracy:
-            return self.seen_accuracy()[-1][1]
-        return _number((self.end or {}).get("a_last"))
+        if self.at_the_end:
+            return accuracy.a_last([self.at_the_end], self.tasks)
+        return self.end.get("a_last") if self.end is not None else None
 
     @property
     def a_avg(self) -> float | None:
         """Mean over task boundaries (so far) of the mean accuracy over tasks seen so far."""
-        points = self.seen_accuracy()
-        if points:
-            return sum(value for _, value in points) / len(points)
-        return _number((self.end or {}).get("a_avg"))
+        points = [value for _, value in self.seen_accuracy()]
+        if not points:
+            return self.end.get("a_avg") if self.end is not None else None
+        return sum(points) / len(points)
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of A_last, by the held-out examples alone; None where it is not known how many there are,
+        before the end, and for macro accuracy, which rests on how many examples each answer has.
+        """
+        measured = self.at_the_end
+        known = measured and all(name in self.held_out for name in measured)
+        if not known or self.settings.get("accuracy") == "macro":
+            return None
+        return accuracy.standard_error(measured, self.held_out)
 
 
-def find(paths: Iterable[str | Path]) -> list[Path]:
+def find(paths: Iterable[str | Path] | str | Path) -> list[Path]:
     """Expand `paths` to run directories: each is one itself, or a folder of them.
 
     Raises FileNotFoundError naming the first path that holds no run, ValueError for no paths.
     """
     if isinstance(paths, str | Path):
         paths = [paths]
-    found: dict[Path, None] = {}  # ordered, without repeats
+    found: dict[Path, Path] = {}  # in order, each folder once however it is named
     for path in map(Path, paths):
         if (path / EVENTS).is_file():
-            found[path] = None
+            found.setdefault(path.resolve(), path)
             continue
         inside = sorted(events.parent for events in path.glob(f"*/{EVENTS}"))
         if not inside:
@@ -247,10 +262,23 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
             raise FileNotFoundError(
                 f"{path} {state}; expected a run directory (with {EVENTS}) or a folder of them"
             )
-        found.update(dict.fromkeys(inside))
+        for folder in inside:
+            found.setdefault(folder.resolve(), folder)
     if not found:
         raise ValueError("run_dirs is empty; expected at least one run directory")
-    return list(found)
+    return list(found.values())
+
+
+def _name_apart(runs: Sequence[Run]) -> None:
+    """Name each run by as many parts of its path as tell it from the others."""
+    parts = {id(run): run.path.resolve().parts for run in runs}
+    for run in runs:
+        others = [own for key, own in parts.items() if key != id(run)]
+        mine = parts[id(run)]
+        count = next(
+            (n for n in range(1, len(mine)) if not any(o[-n:] == mine[-n:] for o in others)), 1
+        )
+        run.name = "/".join(mine[-count:])
 
 
 def load_all(paths: Iterable[str | Path]) -> list[Run]:
@@ -274,6 +302,7 @@ def load_all(paths: Iterable[str | Path]) -> list[Run]:
         runs.append(run)
     if paths and not runs:
         raise ValueError(f"runs: got {len(paths)}, but none of them can be read")
+    _name_apart(runs)
     return runs
 
 
@@ -285,102 +314,64 @@ def _check_settings(path: Path, run: Run) -> None:
             raise ValueError(f"{path / 'config.yaml'}: holds no settings")
 
 
-def _events(lines: Iterable[str], run: Run) -> Iterator[dict]:
-    for line in lines:
-        line = line.strip()
-        if not line:
-            continue
-        event = _parse(line)
-        if event is None:
-            run.unreadable += 1
-            # A run killed mid-line and resumed goes on behind the torn text: rescue that event.
-            event = _parse(line[max(line.rfind('{"type"'), 0) :])
-        if event is not None:
-            yield event
-
-
-def _parse(text: str) -> dict | None:
-    try:
-        event = json.loads(text)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
-
-
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _list(value: object, *kinds: type) -> list:
-    if not isinstance(value, list) or not all(isinstance(item, kinds) for item in value):
-        raise TypeError
-    return value
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _start(run: Run, event: dict) -> None:
-    tasks, held_out = _list(event.get("tasks") or [], str), event.get("held_out") or {}
-    texts = [event.get(name) or "" for name in ("policy", "label", "model", "device")]
-    if not all(isinstance(text, str) for text in texts) or not isinstance(held_out, dict):
-        raise TypeError
-    run.policy = texts[0] or run.policy
-    run.label = texts[1] or run.policy
-    run.ratio = _number(event.get("ratio"))
-    run.seed = event.get("seed")
-    run.tasks, run.model, run.device = tasks, texts[2], texts[3]
-    run.held_out = held_out  # optional; else the config says it
+def _start(run: Run, event: events.Start) -> None:
+    run.policy, run.label = event["policy"], event.get("label") or event["policy"]
+    run.ratio, run.seed = event["ratio"], event["seed"]
+    run.tasks, run.model, run.device = event["tasks"], event["model"], event["device"]
+    run.held_out = event.get("held_out", {})  # in version 1 the config says it
     run.end = None  # resumed
 
 
-def _selection(run: Run, event: dict) -> None:
-    selected = [bool(flag) for flag in event.get("selected") or ()]
-    index = event.get("batch", len(run.batches))
-    relative = event.get("relative")
+def _selection(run: Run, event: events.Selection) -> None:
+    selected = event["selected"]
     batch = Batch(
-        index=index,
-        task=_list(event.get("task") or [None] * len(selected), int, type(None)),
+        index=event["batch"],
+        task=event["task"] or [None] * len(selected),
         selected=selected,
-        relative=None if relative is None else _list(relative, float, int, type(None)),
-        threshold=_number(event.get("threshold")),
-        seconds=_number(event.get("seconds")) or 0.0,
-        skipped=int(event.get("skipped") or 0),
+        relative=event["relative"],
+        threshold=event["threshold"],
+        seconds=event["seconds"],
+        skipped=event["skipped"],
     )
-    while run.batches and run.batches[-1].index >= index:  # a resumed run repeats these
+    while run.batches and run.batches[-1].index >= batch.index:  # a resumed run repeats these
         run.batches.pop()
     run.batches.append(batch)
 
 
-def _step(run: Run, event: dict) -> None:
-    run.steps[int(event.get("step", len(run.steps)))] = _number(event.get("seconds")) or 0.0
+def _step(run: Run, event: events.Step) -> None:
+    run.steps[event["step"]] = event["seconds"]
 
 
-def _evaluation(run: Run, event: dict) -> None:
-    after_task = int(event.get("after_task", -1))
-    accuracy = {name: _number(value) for name, value in (event.get("accuracy") or {}).items()}
-    while run.evaluations and run.evaluations[-1].after_task >= after_task:
+def _evaluation(run: Run, event: events.Evaluation) -> None:
+    while run.evaluations and run.evaluations[-1].after_task >= event["after_task"]:
         run.evaluations.pop()
     run.evaluations.append(
         Evaluation(
-            after_task=after_task,
-            accuracy={name: value for name, value in accuracy.items() if value is not None},
-            seconds=_number(event.get("seconds")) or 0.0,
+            after_task=event["after_task"],
+            accuracy=_known(event["accuracy"]),
+            seconds=event["seconds"],
             candidates=run.candidates,
             seconds_before=run.score_seconds + run.train_seconds,
         )
     )
 
 
-def _end(run: Run, event: dict) -> None:
-    run.end = event
-
-
-def _ignore(run: Run, event: dict) -> None:
-    """Event types of later versions pass by."""
-
-
-_READERS = {
-    "start": _start,
-    "selection": _selection,
-    "step": _step,
-    "evaluation": _evaluation,
-    "end": _end,
-}
+def _add(run: Run, event: events.Event) -> None:
+    if event["type"] == "start":
+        _start(run, event)
+    elif event["type"] == "selection":
+        _selection(run, event)
+    elif event["type"] == "step":
+        _step(run, event)
+    elif event["type"] == "evaluation":
+        _evaluation(run, event)
+    else:
+        run.end = event

@@ -28,6 +28,17 @@ def targets(labels: Tensor) -> Tensor:
     return mask
 
 
+def answers(labels: Tensor) -> Tensor:
+    """[N] int64: a hash of the label tokens of each row of `labels` [N, L], in their order. Padding
+    and what stands before them make no difference.
+    """
+    where = targets(labels)
+    # A polynomial modulo 2^64 in an odd number (the multiplier of Knuth's 64-bit generator).
+    powers = torch.full_like(labels[0], 6364136223846793005).cumprod(dim=0)
+    place = (where.cumsum(dim=1) - 1).clamp(min=0)  # 0 for the first label token
+    return ((labels.roll(-1, dims=1) + 1) * powers[place] * where).sum(dim=1)
+
+
 def right_padded(batch: dict) -> dict:
     """`batch` with each row moved to the first column, its padding on the left to the right.
 

@@ -1,0 +1,76 @@
+"""`python -m bench.frozen GRID.yaml [seeds=32] [out=FILE.csv] [pool=NAME]`: on frozen states.
+
+GRID.yaml is a grid of `oasis compare`: the settings of its stream, its policies with their options
+and its ratios are taken, its seeds are not. `pool` names another grid's texts. Rows that FILE.csv
+has already are not computed again. The tables: accuracy per answer (macro) and per text (micro),
+and what `oasis` has more than each policy, paired over the seeds, with 95 % intervals and Holm's p.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from bench.frozen.tables import tables
+from bench.frozen.texts import Pool, pool
+from bench.frozen.training import draw, train
+from oasis.lab.compare import Grid
+from oasis.lab.compare.config import Cell
+from oasis.policies import create
+
+FIELDS = ("label", "ratio", "seed", "macro", "micro", "candidates", "selected")
+
+
+def main(arguments: list[str]) -> None:
+    path, *rest = arguments
+    options = dict(argument.split("=", 1) for argument in rest)
+    seeds = int(options.get("seeds", 32))
+    grid = Grid.load(path, [])
+    out = Path(options.get("out", f"runs/frozen/{grid.name}.csv"))
+    torch.set_num_threads(1)
+    cells = {(cell.label, cell.config.ratio): cell for cell in grid.cells()}
+    config = next(iter(cells.values())).config
+    texts = pool(config, Path(f"runs/frozen/{options.get('pool', grid.name)}.pt"))
+    rows = _read(out)
+    done = {(row["label"], float(row["ratio"]), int(row["seed"])) for row in rows}
+    for seed in range(seeds):
+        missing = [key for key in cells if (*key, seed) not in done]
+        if missing:
+            _append(out, _of_seed(texts, [cells[key] for key in missing], seed))
+    tables(_read(out))
+
+
+def _of_seed(texts: Pool, cells: list[Cell], seed: int) -> list[dict]:
+    stream = draw(texts, cells[0].config, seed)
+    rows = []
+    for cell in cells:
+        config = cell.config
+        policy = create(config.policy, ratio=config.ratio, seed=seed, **config.policy_options)
+        outcome = train(texts, stream, config, policy, seed)
+        rows.append({"label": cell.label, "ratio": config.ratio, "seed": seed, **asdict(outcome)})
+    return rows
+
+
+def _read(path: Path) -> list[dict]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _append(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,53 @@
+#include "cpu/usable.h"
+
+namespace oasis {
+namespace {
+
+constexpr Finding kNothing{Wrong::nothing, 0, 0};
+
+bool finite_row(const double* row, int64_t width) {
+  for (int64_t k = 0; k < width; ++k)
+    if (!std::isfinite(row[k])) return false;
+  return true;
+}
+
+}  // namespace
+
+Finding inner_products(const double* gram, int64_t n) {
+  for (int64_t i = 0; i < n; ++i)
+    if (gram[i * n + i] < 0) return {Wrong::negative, i, i};
+  for (int64_t i = 0; i < n; ++i) {
+    const double norm = std::sqrt(gram[i * n + i]);
+    for (int64_t j = 0; j < n; ++j)
+      if (no_product(gram[i * n + j], gram[j * n + i], norm * std::sqrt(gram[j * n + j])))
+        return {Wrong::products, i, j};
+  }
+  return kNothing;
+}
+
+Finding finite_entries(const double* gram, const bool* valid, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (valid && !valid[i]) continue;
+    for (int64_t j = 0; j < n; ++j)
+      if ((!valid || valid[j]) && !std::isfinite(gram[i * n + j])) return {Wrong::entries, i, j};
+  }
+  return kNothing;
+}
+
+Finding usable(const Usable& u) {
+  const int64_t n = u.n;
+  Finding found = kNothing;
+  for (int64_t i = 0; i < n; ++i) {
+    const bool finite = !u.sketch || finite_row(u.sketch + i * u.width, u.width);
+    const Wrong wrong = judge_candidate(u, i, finite);
+    const bool first = found.wrong == Wrong::nothing || wrong < found.wrong;
+    if (wrong != Wrong::nothing && first) found = {wrong, i, i};
+  }
+  if (found.wrong != Wrong::nothing) return found;
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      u.left[i * n + j] = u.valid[i] && u.valid[j] ? u.gram[i * n + j] : 0.0;
+  return finite_entries(u.left, u.valid, n);
+}
+
+}  // namespace oasis

@@ -1,0 +1,136 @@
+"""Every event of a run's record, with its fields, and what a line of a record says.
+
+Not-a-number and infinities are null in a record. The events "selection" and "step" come from the
+trainer (oasis/train/events.py), the others from the run.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import NotRequired, TypedDict
+
+# Of the record, its manifests and what a report writes; 1 is that of files that have none.
+VERSION = 2
+
+Number = float | None
+
+
+class Start(TypedDict):
+    """The first: which run it is. `boundaries`: steps at which each task ends; `held_out`: examples
+    that each task is evaluated on; `data` and `rows`: a digest of rows of one's own, and what was
+    said of them.
+    """
+
+    type: Literal["start"]
+    version: NotRequired[int]
+    policy: str
+    label: NotRequired[str]
+    ratio: Number
+    seed: int | None
+    tasks: list[str]
+    boundaries: list[int]
+    held_out: NotRequired[dict[str, int]]
+    data: NotRequired[str]
+    rows: NotRequired[list[str]]
+    model: str
+    device: str
+
+
+class Selection(TypedDict):
+    """One candidate batch, counted from 0, of the step (from 1) that trains on it. Lists are by
+    candidate; `key`: where each comes from (file and line); `tokens`: label tokens of all;
+    `skipped`: candidates that are not finite.
+    """
+
+    type: Literal["selection"]
+    batch: int
+    step: int
+    task: list[int | None] | None
+    item: NotRequired[list[int] | None]
+    key: NotRequired[list[str]]
+    selected: list[bool]
+    informativeness: list[Number] | None
+    relative: list[Number] | None
+    probability: list[Number] | None
+    threshold: Number
+    mean: Number
+    deviation: Number
+    tokens: int
+    skipped: int
+    seconds: float
+
+
+class Step(TypedDict):
+    """One optimizer step, counted from 1; `loss` null where nothing was selected."""
+
+    type: Literal["step"]
+    step: int
+    loss: Number
+    seconds: float
+    samples: int
+    tokens: int
+
+
+class Evaluation(TypedDict):
+    """Accuracies after a task (its index; -1: before training), in [0, 1], and of tasks in free
+    text the held-out loss, in nats per label token.
+    """
+
+    type: Literal["evaluation"]
+    step: int
+    after_task: int
+    accuracy: dict[str, Number]
+    loss: NotRequired[dict[str, Number]]
+    seconds: float
+
+
+class End(TypedDict):
+    """The last: what the run came to; `loss`: mean held-out loss over the tasks in free text. From
+    `tokens` on see `accounts`.
+    """
+
+    type: Literal["end"]
+    a_last: NotRequired[Number]
+    a_avg: NotRequired[Number]
+    loss: NotRequired[Number]
+    candidates: NotRequired[int]
+    selected: NotRequired[int]
+    seconds: float
+    score_seconds: NotRequired[float]
+    train_seconds: NotRequired[float]
+    evaluation_seconds: NotRequired[float]
+    forward_seconds: NotRequired[Number]
+    tokens: NotRequired[int]
+    forgetting: NotRequired[Number]
+    backward_transfer: NotRequired[Number]
+    skew: NotRequired[Number]
+    score_flops: NotRequired[Number]
+    train_flops: NotRequired[Number]
+    density: NotRequired[Number]
+    bandwidth: NotRequired[Number]
+
+
+Event = Annotated[Start | Selection | Step | Evaluation | End, Field(discriminator="type")]
+# Fields of a later version of this package pass by.
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(strict=True, extra="ignore"))
+_KIND: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+KINDS = ("start", "selection", "step", "evaluation", "end")
+
+
+def parse(line: str | bytes) -> Event | None:
+    """The event of a line; None for one of a kind that there is none of yet.
+
+    Raises:
+        ValueError: it is no event, in one line.
+    """
+    try:
+        kind = _KIND.validate_json(line).get("type")
+        if isinstance(kind, str) and kind not in KINDS:
+            return None
+        return _EVENTS.validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"][1:]))
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None

@@ -1,0 +1,66 @@
+"""Sizes that keep a file readable, and helpers in their place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_LINES, MOST_OF_A_FUNCTION = 400, 60
+FILES = sorted((ROOT / "oasis").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def long_functions(text: str) -> list[str]:
+    """Functions of more lines than there may be; a docstring is as long as its contract needs."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+            signature = node.body[0].lineno - node.lineno
+            lines = signature + (node.end_lineno or 0) - first.lineno + 1
+            if lines > MOST_OF_A_FUNCTION:
+                found.append(f"{node.name}: {lines} lines")
+    return found
+
+
+def imported_tests(text: str) -> list[str]:
+    """Modules called test_* that a file imports."""
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module or ''}.{alias.name}" for alias in node.names]
+    return [n for n in names if any(part.startswith("test_") for part in n.split("."))]
+
+
+def test_no_file_and_no_function_of_the_package_is_too_long():
+    texts = {path: path.read_text("utf-8") for path in FILES}
+    assert len(texts) > 100
+    long = [f"{p}: {n} lines" for p, t in texts.items() if (n := len(t.splitlines())) > MOST_LINES]
+    assert long == []
+    assert {p.name: found for p, text in texts.items() if (found := long_functions(text))} == {}
+
+
+def test_no_test_file_is_too_long_or_imports_another():
+    texts = {path: path.read_text("utf-8") for path in TESTS}
+    assert len(texts) > 50
+    assert [p.name for p, text in texts.items() if len(text.splitlines()) > MOST_LINES] == []
+    assert {p.name: found for p, text in texts.items() if (found := imported_tests(text))} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import test_a", "from test_a import b", "from core import test_a", "from .test_a import b"],
+)
+def test_an_import_of_a_test_is_found(text):
+    assert imported_tests(text) and not imported_tests("import tiny_text, testing")
+
+
+def test_a_long_function_is_found():
+    body = "    x = 1\n"
+    assert long_functions("def f():\n" + body * MOST_OF_A_FUNCTION) == ["f: 61 lines"]
+    assert not long_functions("def f():\n" + body * (MOST_OF_A_FUNCTION - 1))
