@@ -7,7 +7,7 @@ constexpr Finding kNothing{Wrong::nothing, 0, 0};
 
 bool finite_row(const double* row, int64_t width) {
   for (int64_t k = 0; k < width; ++k)
-    if (!std::isfinite(row[k])) return false;
+    if (!finite_number(row[k])) return false;
   return true;
 }
 
@@ -29,7 +29,7 @@ Finding finite_entries(const double* gram, const bool* valid, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     if (valid && !valid[i]) continue;
     for (int64_t j = 0; j < n; ++j)
-      if ((!valid || valid[j]) && !std::isfinite(gram[i * n + j])) return {Wrong::entries, i, j};
+      if ((!valid || valid[j]) && !finite_number(gram[i * n + j])) return {Wrong::entries, i, j};
   }
   return kNothing;
 }

@@ -25,7 +25,8 @@ __device__ inline Wrong judge_candidates(const Usable& u) {
   for (int64_t i = threadIdx.x / kWarp; i < u.n; i += kUsableThreads / kWarp) {
     double odd = 0.0;
     if (u.sketch)
-      for (int64_t k = lane; k < u.width; k += kWarp) odd += !isfinite(u.sketch[i * u.width + k]);
+      for (int64_t k = lane; k < u.width; k += kWarp)
+        odd += !finite_number(u.sketch[i * u.width + k]);
     odd = warp_sum(odd);
     if (lane == 0) wrong = told_first(wrong, judge_candidate(u, i, odd == 0.0));
   }
@@ -43,7 +44,7 @@ __device__ inline Wrong judge_entries(const UsableArguments& a) {
     if (a.products && no_product(here, u.gram[j * n + i], limit))
       wrong = told_first(wrong, Wrong::products);
     u.left[e] = u.valid[i] && u.valid[j] ? here : 0.0;
-    if (!isfinite(u.left[e])) wrong = told_first(wrong, Wrong::entries);
+    if (!finite_number(u.left[e])) wrong = told_first(wrong, Wrong::entries);
   }
   return wrong;
 }

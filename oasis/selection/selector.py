@@ -13,6 +13,7 @@ from oasis import operators
 from oasis.checks import check_count
 from oasis.gram import HeadGram
 from oasis.names import COUNTERS, STATISTICS
+from oasis.operators.buffers import state_buffers
 from oasis.selection.batch import Batch, usable, validated
 from oasis.selection.memory import WIDTH, Sketches
 from oasis.selection.presets import PRESETS, Preset
@@ -226,6 +227,7 @@ class Selector(nn.Module):
                 told later, see `checks`.
         """
         device, remember = self.statistics.device, self.preset.remember > 0
+        state_buffers(self.statistics, self.counters, device)
         given = validated(grads, gram, valid, scores, sketch, device, remember)
         batch = usable(given, self.nonfinite, self.checks == "deferred")
         if batch.sketch is None:

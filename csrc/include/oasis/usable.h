@@ -24,6 +24,8 @@ struct Usable {
   bool *valid, *skipped;
 };
 
+OASIS_HD static inline bool finite_number(double x) { return x - x == 0; }
+
 // Whether entries (i, j) and (j, i) miss symmetry or Cauchy-Schwarz by more than low precision
 // explains; `limit` is the product of the norms. NaN is for others to judge.
 OASIS_HD static inline bool no_product(double here, double there, double limit) {
