@@ -34,7 +34,11 @@ struct Carve {
   __host__ __device__ explicit Carve(void* buffer) : base(static_cast<unsigned char*>(buffer)) {}
   template <typename T>
   __host__ __device__ T* take(int64_t count) {
+#if defined(__CUDA_ARCH__)
+    T* array = reinterpret_cast<T*>(base + used);  // a branch would hide the space as well
+#else
     T* array = base ? reinterpret_cast<T*>(base + used) : nullptr;
+#endif
     used += (size_t(count) * sizeof(T) + 15) / 16 * 16;
     if (base) OASIS_POISON(base + used, OASIS_GAP);
     used += OASIS_GAP;
