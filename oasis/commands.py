@@ -184,6 +184,26 @@ app.command()(select)
 
 
 @app.command()
+def init(
+    out: Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write.")] = Path(
+        "oasis.yaml"
+    ),
+) -> None:
+    """Write a YAML file of all settings of a run, each with its default and what it is."""
+    with one_line():
+        from oasis.lab.config import RunConfig
+        from oasis.lab.settings.reference import commented
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(commented(RunConfig))
+    except FileExistsError:
+        fail(f"{out} is there already")
+    except OSError as error:
+        fail(f"{out}: {error.strerror}")
+    print(f"wrote {out}; run it with: oasis train {out}")
+
+
+@app.command()
 def demo(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the runs and report.html.")

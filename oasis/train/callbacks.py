@@ -49,9 +49,14 @@ class SelectionHooks(TrainerCallback):
             ratio = ratio_of(self.policy) if self.fills else None
             self.policy.total_batches = candidate_batches(args, state, train_dataloader, ratio)
 
-    def on_pre_optimizer_step(self, args, state, control, model=None, lr_scheduler=None, **kwargs):
+    def on_pre_optimizer_step(
+        self, args, state, control, model=None, optimizer=None, lr_scheduler=None, **kwargs
+    ):
         if self.step.trains:
             return
+        scaler = getattr(optimizer, "scaler", None)
+        if scaler is not None and args.max_grad_norm <= 0:
+            scaler.unscale_(optimizer.optimizer)  # it steps only after a look at gradients
         # Adam moves on a zero gradient (momentum, decay) but leaves a parameter without one.
         for parameter in model.parameters():
             parameter.grad = None
@@ -80,7 +85,7 @@ class SelectionProgress(ProgressCallback):
     """The Trainer's progress bar with the task, the ratio so far and the last loss behind it.
 
     The task is the one most of the last candidates are of, by its name where `task_names` are
-    given, by its index otherwise, and left out where the batches carry no "task".
+    given, by its index otherwise, and left out where the batches tell none.
     """
 
     def __init__(self, counts: Counts, step: StepState, task_names: Sequence[str] = ()):

@@ -51,7 +51,9 @@ class SelectedSteps(transformers_private.PrivateHooks):
         this, or `compute_loss_func`, makes of the selected rows.
         """
         nothing = isinstance(inputs, Nothing)
-        if not self._own_loss or (self.compute_loss_func and not nothing):
+        # Another's loss may gather something from all processes; alone it need not see a dummy.
+        theirs = not self._own_loss and not (nothing and self.args.world_size == 1)
+        if theirs or (self.compute_loss_func and not nothing):
             inputs = {key: value for key, value in inputs.items() if key not in (TASK, ITEM)}
             found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             loss, outputs = found if return_outputs else (found, None)
@@ -96,10 +98,8 @@ class SelectedSteps(transformers_private.PrivateHooks):
 
     def _may_be_left_out(self) -> bool:
         """Whether a micro-batch of which nothing was selected needs no forward and no backward."""
-        if self.accelerator.scaler is not None:
-            return False  # it wants to see gradients in every step
-        if not self._step.trains:
-            return True  # on every process
+        if not self._step.trains:  # on any process
+            return self.accelerator.scaler is None  # it wants to see gradients in every step
         counted = self.accelerator.distributed_type == "DEEPSPEED"  # steps when it has seen all
         return self.args.world_size == 1 and not counted
 

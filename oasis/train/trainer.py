@@ -27,6 +27,7 @@ from oasis.train.fill import Fill, check_mode, planned_steps
 from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
 from oasis.train.scoring import (
     Head,
+    check_apart,
     forward_parameters,
     inspect_head,
     is_compiled,
@@ -202,6 +203,9 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             )
         if several:
             batch = packed.unpacked(batch)
+            task = item = None  # were of whole rows
+            if not self._inspected:
+                check_apart(self.model, batch, given)
         batch = right_padded(count_images(batch, unwrap(self.model).config))
         if not self._inspected:
             self._inspect(batch)
@@ -239,9 +243,11 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
 
     def _of_use(self, batch: dict) -> dict:
         """The keys that the model's forward takes; all that a loss of another's may ask for."""
-        known = forward_parameters(self.model) | packed.KEYS | {"labels", COUNTS}
         if not self._own_loss:
             return dict(batch)
+        known = forward_parameters(self.model) | {"labels", COUNTS}
+        if packed.is_packed(batch):
+            known |= packed.KEYS
         return {key: value for key, value in batch.items() if key in known and value is not None}
 
     def _weight(self, selection: Selection, mask: torch.Tensor) -> torch.Tensor | None:

@@ -14,6 +14,7 @@ from runs_on_disk import made_up, start, write_events
 import oasis
 from oasis import cli, doctor
 from oasis.extra import modules, packages
+from oasis.lab.config import RunConfig
 from oasis.lab.data.assets import AssetError
 from oasis.lab.record.lock import Busy
 
@@ -214,6 +215,28 @@ def test_interrupt(config, monkeypatch, capsys, save_steps, hint):
     assert ("--resume" in error_line(capsys)) == hint
 
 
+def test_interrupted_anywhere_it_is_one_line(config, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oasis.lab.preflight.check", interrupted)
+    assert cli.main(["train", config]) == 130
+    assert error_line(capsys) == "error: interrupted\n"
+
+
+def test_init_writes_a_file_that_is_the_defaults(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init"]) == 0 and "oasis train oasis.yaml" in capsys.readouterr().out
+    text = (tmp_path / "oasis.yaml").read_text()
+    assert RunConfig.load("oasis.yaml") == RunConfig()
+    keys = [line.partition(":")[0] for line in text.splitlines() if line and line[0] != "#"]
+    assert keys and set(keys) == set(RunConfig.model_fields)
+    assert all("# " in text.split(f"\n{key}:")[0].splitlines()[-1] for key in keys)
+    assert cli.main(["init"]) == 2
+    assert "oasis.yaml is there already" in error_line(capsys)
+    assert (tmp_path / "oasis.yaml").read_text() == text
+
+
 def test_demo_passes_its_options_on(tmp_path, monkeypatch):
     seen = []
     replace_module(monkeypatch, "oasis.lab.demo", demo=lambda **options: seen.append(options))
@@ -287,7 +310,8 @@ def test_without_the_extra(no_typer, monkeypatch, capsys):
     assert cli.main(["train", "x.yaml"]) == 2
     text = capsys.readouterr().err
     assert "pip install 'oasis-select[train]'" in text and text.count("\n") == 1
-    assert cli.main(["--version"]) == 0
+    assert cli.main(["--version"]) == cli.main(["--help"]) == 0
+    assert "oasis train, select" in capsys.readouterr().out
     monkeypatch.setattr(doctor, "main", lambda: 0)
     assert cli.main(["doctor"]) == 0
 

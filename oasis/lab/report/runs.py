@@ -34,6 +34,7 @@ class Batch:
     threshold: float | None
     seconds: float  # scoring forward and selection
     skipped: int  # candidates whose scores were not finite
+    keys: list[str] = field(default_factory=list)  # where each comes from, where the record says it
 
     @property
     def num_candidates(self) -> int:
@@ -53,6 +54,7 @@ class Evaluation:
     seconds: float
     candidates: int  # candidates seen when it was taken
     seconds_before: float = 0.0  # of scoring and training
+    loss: dict[str, float] = field(default_factory=dict)  # held-out, of tasks in free text, in nats
 
 
 @dataclass
@@ -340,6 +342,7 @@ def _selection(run: Run, event: events.Selection) -> None:
         threshold=event["threshold"],
         seconds=event["seconds"],
         skipped=event["skipped"],
+        keys=event.get("key", []),
     )
     while run.batches and run.batches[-1].index >= batch.index:  # a resumed run repeats these
         run.batches.pop()
@@ -358,6 +361,7 @@ def _evaluation(run: Run, event: events.Evaluation) -> None:
             after_task=event["after_task"],
             accuracy=_known(event["accuracy"]),
             seconds=event["seconds"],
+            loss=_known(event.get("loss", {})),
             candidates=run.candidates,
             seconds_before=run.score_seconds + run.train_seconds,
         )
