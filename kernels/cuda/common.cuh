@@ -31,7 +31,8 @@ __device__ inline unsigned char* dynamic_shared() {
 struct Carve {
   unsigned char* base;
   size_t used = 0;
-  __host__ __device__ explicit Carve(void* buffer) : base(static_cast<unsigned char*>(buffer)) {}
+  __host__ __device__ explicit Carve(const void* buffer)
+      : base(static_cast<unsigned char*>(const_cast<void*>(buffer))) {}
   template <typename T>
   __host__ __device__ T* take(int64_t count) {
 #if defined(__CUDA_ARCH__)
