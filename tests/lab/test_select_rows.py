@@ -69,7 +69,7 @@ def test_it_chooses_what_the_policy_chooses_of_the_same_signals(folder, rows, tm
         )
         for row in tiny_folder.numbers(50)
     ]
-    scorer = Scorer(model, tokenizer, policies.create("oasis", 0.25, 3))
+    scorer = Scorer(model, tokenizer, policies.create("oasis", 0.25, 3, draw="even"))
     told = [line for line in record(done) if line["type"] == "row"]
     for start in range(0, 50, 8):
         selection, _ = scorer.observe(encoded[start : start + 8])
@@ -110,6 +110,17 @@ def test_empty_and_hopeless_rows_are_no_candidates_and_are_said(folder, tmp_path
     assert "1 rows scored by 20 of their tokens, and written whole" in text
     assert text.splitlines()[-1].startswith("kept 11 of 11 (100.00 %), ")
     assert '"prompt": "' + "x" * 100 in out.read_text("utf-8")
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.1])
+def test_the_share_of_the_file_is_the_ratio(folder, tmp_path, ratio):
+    rows = tiny_folder.write_rows(tmp_path / "rows.jsonl", tiny_folder.numbers(50))
+    done = select(settings(folder, rows, tmp_path / "kept.jsonl", ratio=ratio), progress=False)
+    assert done.kept == int(50 * ratio)
+    free = settings(folder, rows, tmp_path / "free.jsonl", ratio=ratio, options={"draw": "top"})
+    assert free.make_policy().selector.preset.draw == "top"
+    paper = settings(folder, rows, tmp_path / "p.jsonl", options={"preset": "paper"})
+    assert paper.make_policy().selector.preset.draw == "bernoulli"
 
 
 class Killed(BaseException):

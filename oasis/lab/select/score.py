@@ -16,7 +16,7 @@ from oasis.lab.data.own.tokens import Encoded
 from oasis.lab.evaluate import pad_id
 from oasis.policies.base import validation_rows
 from oasis.train.batch.rehearsal import Rehearsal
-from oasis.train.batch.subbatch import targets
+from oasis.train.batch.subbatch import answers, targets
 from oasis.train.scoring import Head, inspect_head
 from oasis.train.signals.compute import GRADS, GRAMS, compute
 from oasis.train.signals.sample_grads import SampleGradients
@@ -67,7 +67,8 @@ class Scorer:
             known = compute(
                 self.model, scored, self._head, needs, len(rows), self._grads, self.layer
             )
-        signals = policies.Signals(len(rows), tokens=tokens, **known)
+        answer = answers(batch["labels"])
+        signals = policies.Signals(len(rows), tokens=tokens, answer=answer, **known)
         return self.policy.observe(signals), signals
 
     def state_dict(self) -> dict[str, Any]:

@@ -22,7 +22,8 @@ class SelectSettings:
         model: "smollm2", a folder with a causal language model, or a hub name.
         data: where the rows are; `test` and `answers` are of no use here.
         out: the .jsonl file for the kept rows.
-        ratio, policy, options, seed: of the policy (`oasis.policies.create`).
+        ratio, policy, options, seed: of the policy (`oasis.policies.create`). `oasis` without a preset
+            has the draw "even" where none is given: a file ends, so each batch gets its share.
         batch_size: rows that compete with each other, in the order of the file.
         max_length: tokens that are scored of a row.
         layer: whose gradients score, see `oasis.train.SelectionTrainer`.
@@ -67,7 +68,9 @@ class SelectSettings:
     def make_policy(self) -> policies.Policy:
         """A fresh policy. ValueError where it does not take an option."""
         try:
-            return policies.create(self.policy, self.ratio, self.seed, **self.options)
+            plain = self.policy == "oasis" and "preset" not in self.options
+            options = {"draw": "even"} | self.options if plain else self.options
+            return policies.create(self.policy, self.ratio, self.seed, **options)
         except TypeError as error:
             raise ValueError(f"policy {self.policy!r}: {error}") from error
 
