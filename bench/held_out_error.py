@@ -33,10 +33,10 @@ def measure(directory: Path, workspace: Workspace, config: RunConfig) -> tuple[f
     with workspace.lora(config) as model:
         set_peft_model_state_dict(model, load_peft_weights(str(directory / "adapter")))
         for task in workspace.tasks:
-            counts = Counter(example.answer for example in task.test)
+            counts = Counter(item["answer"] for item in task.test)
             shares = []
             for answer, n in counts.items():
-                own = replace(task, test=[e for e in task.test if e.answer == answer])
+                own = replace(task, test=[i for i in task.test if i["answer"] == answer])
                 shares.append((workspace.accuracy(model, own, None), n))
             tasks.append(macro(shares))
     mean = sum(accuracy for accuracy, _ in tasks) / len(tasks)

@@ -23,7 +23,8 @@ from oasis.train.scoring import inspect_head, score
 
 def run(samples: int = 16) -> None:
     device = torch.device("cpu")
-    model, tokenizer = models.load("smollm2", device, choose_dtype("auto", device))
+    model = models.load_model("smollm2", device, choose_dtype("auto", device))
+    tokenizer = models.load_tokenizer("smollm2")
     rows = []
     for name in ("bbc", "tweets"):
         task = tasks.load(name, train=samples, test=samples, words=36, seed=0)

@@ -11,7 +11,7 @@ import time
 import torch
 
 from bench.timing import interleaved, show, table
-from oasis import _core, reference, siren
+from oasis import Selector, _core, reference, siren
 
 
 def run() -> None:
@@ -29,7 +29,13 @@ def run() -> None:
             _core.siren(*pointers, n, "exact", 0.0, -float("inf"), *results, 0)  # 0: I from K
 
         repeat = 50 if n <= 16 else 1
-        times = interleaved({"kernel": kernel, "call": lambda g=gram: siren(g)}, 9, repeat)
+        selector = Selector(siren="exact")
+        functions = {
+            "kernel": kernel,
+            "call": lambda g=gram: siren(g),
+            "select": lambda g=gram, s=selector: s.select(gram=g),
+        }
+        times = interleaved(functions, 9, repeat)
         literal, speedup = "-", "-"
         if n <= 16:
             start = time.perf_counter()
@@ -37,6 +43,7 @@ def run() -> None:
             seconds = time.perf_counter() - start
             assert torch.allclose(adjusted, truth.adjusted, rtol=1e-9)
             literal, speedup = show(seconds), f"{seconds / min(times['call']):,.0f} x"
-        rows.append([n, show(min(times["kernel"])), show(min(times["call"])), literal, speedup])
-    header = ["N", "kernel", "oasis.siren(K)", "literal enumeration", "speed-up of the call"]
+        rows.append([n, *(show(min(t)) for t in times.values()), literal, speedup])
+    calls = ["kernel", "oasis.siren(K)", "select(gram=K)"]
+    header = ["N", *calls, "literal enumeration", "speed-up of the call"]
     table("SIREN, exact", header, rows)

@@ -54,10 +54,14 @@ void sketch(Address data, const std::string& dtype, const std::vector<int64_t>& 
     throw std::bad_alloc();
 }
 
-py::tuple told(const Finding& f) { return py::make_tuple(int(f.fault), f.i, f.j); }
+py::tuple told(const Finding& f) { return py::make_tuple(int(f.wrong), f.i, f.j); }
 
 py::tuple inner_products_at(Address gram, int64_t n) {
   return told(inner_products(at<const double>(gram), n));
+}
+
+py::tuple finite_entries_at(Address gram, Address valid, int64_t n) {
+  return told(finite_entries(at<const double>(gram), at<const bool>(valid), n));
 }
 
 py::tuple usable_at(Address gram, Address given, Address scores, Address sketch, int64_t n,
@@ -254,6 +258,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("remembered", &oasis::remembered);
   m.def("remember", &oasis::remember_at);
   m.def("inner_products", &oasis::inner_products_at);
+  m.def("finite_entries", &oasis::finite_entries_at);
   m.def("usable", &oasis::usable_at);
   m.def("siren", &oasis::siren_at);
   m.def("mean_field_sum", &oasis::mean_field_sum);

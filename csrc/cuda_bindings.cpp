@@ -78,6 +78,25 @@ cuda::Memory cuda_memory_of(const py::kwargs& k) {
           field<int>(k, "device")};
 }
 
+cuda::Candidates cuda_candidates_of(const py::kwargs& k) {
+  cuda::Candidates c{};
+  c.usable.gram = pointer<const double>(k, "gram");
+  c.usable.given = pointer<const bool>(k, "given");
+  c.usable.scores = pointer<const double>(k, "scores");
+  c.usable.sketch = pointer<const double>(k, "sketch");
+  c.usable.n = field<int64_t>(k, "n");
+  c.usable.width = field<int64_t>(k, "width");
+  c.usable.raises = field<bool>(k, "raises");
+  c.usable.left = pointer<double>(k, "left");
+  c.usable.informativeness = pointer<double>(k, "informativeness");
+  c.usable.valid = pointer<bool>(k, "valid");
+  c.usable.skipped = pointer<bool>(k, "skipped");
+  c.products = field<bool>(k, "products");
+  c.wrong = pointer<int64_t>(k, "wrong");
+  c.device = field<int>(k, "device");
+  return c;
+}
+
 size_t cuda_gram_workspace(const py::kwargs& k) {
   size_t bytes = 0;
   raise_if(cuda::gram_workspace(cuda_gram_of(k), &bytes));
@@ -85,6 +104,9 @@ size_t cuda_gram_workspace(const py::kwargs& k) {
 }
 void cuda_gram(const py::kwargs& k) {
   raise_if(cuda::gram(cuda_gram_of(k), pointer<void>(k, "stream")));
+}
+void cuda_usable(const py::kwargs& k) {
+  raise_if(cuda::usable(cuda_candidates_of(k), pointer<void>(k, "stream")));
 }
 size_t cuda_siren_workspace(const py::kwargs& k) {
   size_t bytes = 0;
@@ -138,6 +160,7 @@ void bind_cuda(py::module_& m) {
   m.attr("CUDA_MAX_SKETCH_SAMPLES") = cuda::kMaxSketchSamples;
   m.def("cuda_gram_workspace", &cuda_gram_workspace);
   m.def("cuda_gram", &cuda_gram);
+  m.def("cuda_usable", &cuda_usable);
   m.def("cuda_siren_workspace", &cuda_siren_workspace);
   m.def("cuda_siren", &cuda_siren);
   m.def("cuda_oris", &cuda_oris);

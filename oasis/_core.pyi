@@ -69,6 +69,7 @@ def remember(
     /,
 ) -> None: ...
 def inner_products(gram: int, n: int, /) -> tuple[int, int, int]: ...
+def finite_entries(gram: int, valid: int, n: int, /) -> tuple[int, int, int]: ...
 def usable(
     gram: int,
     given: int,
@@ -192,6 +193,22 @@ class _Gram(TypedDict):
     workspace_bytes: int
     device: int
 
+class _Candidates(TypedDict):
+    gram: int
+    given: int
+    scores: int
+    sketch: int
+    n: int
+    width: int
+    raises: bool
+    left: int
+    informativeness: int
+    valid: int
+    skipped: int
+    products: bool
+    wrong: int
+    device: int
+
 class _Siren(TypedDict):
     gram: int
     valid: int
@@ -271,6 +288,7 @@ class _Select(_Siren):
 
 def cuda_gram_workspace(**arguments: Unpack[_Gram]) -> int: ...
 def cuda_gram(*, stream: int, **arguments: Unpack[_Gram]) -> None: ...
+def cuda_usable(*, stream: int, **arguments: Unpack[_Candidates]) -> None: ...
 def cuda_siren_workspace(**arguments: Unpack[_Siren]) -> int: ...
 def cuda_siren(*, stream: int, **arguments: Unpack[_Siren]) -> None: ...
 def cuda_oris(*, stream: int, **arguments: Unpack[_Oris]) -> None: ...

@@ -67,13 +67,12 @@ def check_buffer(
         TypeError: another dtype.
         ValueError: another shape or device, or less memory than the shape needs.
     """
-    if tensor.dtype is not dtypes and (
-        isinstance(dtypes, torch.dtype) or tensor.dtype not in dtypes
-    ):
+    dtype = tensor.dtype
+    if dtype is not dtypes and (isinstance(dtypes, torch.dtype) or dtype not in dtypes):
         allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
         expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
         raise TypeError(f"{name}: got dtype {tensor.dtype}, expected {expected}")
-    if shape is not None and tensor.shape != tuple(shape):
+    if shape is not None and tensor.shape != shape and tensor.shape != tuple(shape):
         raise ValueError(f"{name}: got shape {list(tensor.shape)}, expected {list(shape)}")
     if tensor.device != device:
         raise ValueError(f"{name}: got device {tensor.device}, expected {device}")

@@ -11,6 +11,13 @@ from collections.abc import Sequence
 
 from oasis.extra import MISSING_EXTRA, from_extra
 
+HELP = f"""Train on the few samples worth training on.
+
+oasis doctor     what is installed and works
+oasis --version  the version
+oasis train, select, demo, compare, report, init: {MISSING_EXTRA.partition(":")[0]}
+                 {MISSING_EXTRA.partition(": ")[2]}"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (`argv` without the program's name; default: the process's own).
@@ -25,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not from_extra(error):
             raise
         return _without_extra(argv)
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
     try:
         app(args=argv, prog_name="oasis")
     except SystemExit as stop:  # click ends every command this way
@@ -40,6 +50,9 @@ def _without_extra(argv: list[str]) -> int:
         from oasis import doctor
 
         return doctor.main()
+    if argv in (["--help"], ["-h"]):
+        print(HELP)
+        return 0
     if argv == ["--version"]:
         from oasis import __version__
 

@@ -2,93 +2,43 @@
 
 from __future__ import annotations
 
-import errno
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+import typer.core
 
-from oasis.extra import MISSING_EXTRA, from_extra
+from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say
+from oasis.select_command import select
 
 if TYPE_CHECKING:
     from oasis.lab.compare import Grid
     from oasis.lab.compare.config import Cell
+    from oasis.lab.config import RunConfig
     from oasis.lab.settings import Settings
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[key=value]...", help="Settings that replace those of the file."),
-]
+
+class Commands(typer.core.TyperGroup):
+    """Ctrl-C ends any command with one line and status 130."""
+
+    def invoke(self, ctx: typer.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            fail("interrupted", 130)
+
 
 app = typer.Typer(
     name="oasis",
+    cls=Commands,
     help="Train on the few samples worth training on.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def fail(message: object, status: int = 2) -> NoReturn:
-    """Print one red line on standard error and end with `status`."""
-    line = " ".join(str(message).split())
-    # A console of its own each time: standard error may have been redirected since.
-    Console(stderr=True).print(f"[red]error:[/red] {escape(line)}", soft_wrap=True, highlight=False)
-    raise typer.Exit(status)
-
-
-def meant_for_the_user(error: BaseException) -> bool:
-    """Whether `error` comes from `oasis` itself, whose ValueErrors name the setting, what was got
-    and what is expected. Those of a library are faults, with a traceback."""
-    last = error.__traceback__
-    while last.tb_next is not None:
-        last = last.tb_next
-    return last.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "oasis"
-
-
-# The machine's fault, not the user's: status 1.
-DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-
-
-@contextmanager
-def running(interrupted: str) -> Iterator[None]:
-    """One line instead of a traceback for what goes wrong in a run and the user can put right."""
-    from oasis.lab.data.assets import AssetError
-
-    try:
-        # OSError: no such model, a folder in use, no space left on the device.
-        with one_line(AssetError, OSError):
-            yield
-    except ValueError as error:
-        if not meant_for_the_user(error):
-            raise
-        fail(error)
-    except KeyboardInterrupt:
-        print(file=sys.stderr)  # leaves the line of the progress bar
-        fail(interrupted, 130)
-
-
-@contextmanager
-def one_line(*errors: type[BaseException]) -> Iterator[None]:
-    """Turn `errors`, and a missing extra, into one line for the user without a traceback."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if not from_extra(error):
-            raise
-        fail(f"{error.name} is not installed; this command {MISSING_EXTRA}")
-    except errors as error:
-        status = 1 if isinstance(error, OSError) and error.errno in DISK else 2
-        if isinstance(error, OSError) and error.strerror:
-            named = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-            fail(named, status)
-        fail(error, status)
 
 
 def _version(show: bool) -> None:
@@ -131,8 +81,26 @@ def _print_settings(*models: type[Settings]) -> None:
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="Settings of the run.")],
+    config: Annotated[
+        str | None,
+        typer.Argument(metavar="[CONFIG.yaml]", help="Settings of the run; without it, defaults."),
+    ] = None,
     overrides: Overrides = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="Rows of your own: a file, folder or hub name (repeatable)."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A folder with a model, or a hub name.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and what it takes.")
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="report.html beside the record.")
+    ] = True,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")
     ] = False,
@@ -146,17 +114,38 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train a language model on a stream of tasks, on the samples that a policy selects."""
+    """Train a language model on the samples that a policy selects, of tasks or of your own rows.
+
+    `oasis train --data rows.jsonl --model DIR` trains LoRA on a quarter of a file's rows and judges
+    it on rows held out; docs/data.md has the formats.
+    """
+    say(quiet, "loading")
+    changes = list(overrides or ())
+    if config is not None and "=" in config:  # no file, but the first of the settings
+        changes, config = [config, *changes], None
+    given = {"data": data, "model": model, "resume": resume or None}
+    settings = _settings(config, changes, {k: v for k, v in given.items() if v})
     with one_line():
-        from oasis.lab import preflight, strict_yaml
-        from oasis.lab.config import RunConfig
-    changes = [*(overrides or ()), *(["resume=true"] if resume else ())]
-    with one_line(ValueError, TypeError, OSError):
-        settings = RunConfig.load(config, changes)
-        with strict_yaml.located(config, changes):
-            preflight.check(settings)
+        from oasis.lab import screen
+    screen.set_up(quiet, verbose)
+    if dry_run:
+        _plan(settings)
+    else:
+        _train(settings, progress=not quiet, report=report, overwrite=overwrite)
+
+
+def _plan(settings: RunConfig) -> None:
+    with one_line():
+        from oasis.lab.dry_run import dry_run
+    with running("interrupted"):
+        for line in dry_run(settings):
+            print(line)
+
+
+def _train(settings: RunConfig, *, progress: bool, report: bool, overwrite: bool) -> None:
     with one_line():
         from oasis.lab.run import run
+        from oasis.lab.summary import summary
     if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
         fail(
             f"{settings.directory} holds a run already: --resume goes on with it, --overwrite "
@@ -164,12 +153,54 @@ def train(
         )
     hint = "; --resume goes on from its last checkpoint" if settings.save_steps else ""
     with running(f"interrupted; {settings.directory} keeps what was done{hint}"):
-        result = run(settings)
-    if result.finished:
-        print(f"A_last {100 * result.a_last:.1f} %, A_avg {100 * result.a_avg:.1f} %")
-    taken = f"trained on {result.selected} of {result.candidates} samples"
-    print(f"{taken} ({100 * result.ratio:.2f} %) in {result.seconds:.0f} s")
-    print(f"draw it with: oasis report {settings.directory}")
+        result = run(settings, progress=progress)
+        for line in summary(result):
+            print(line)
+        if report:
+            from oasis.lab import report as pages
+
+            print(f"wrote {pages.write([settings.directory], settings.directory / 'report.html')}")
+
+
+def _settings(config: str | None, changes: list[str], given: dict[str, object]) -> RunConfig:
+    """The settings of a run: those of the file, then `key=value`, then options."""
+    with one_line():
+        from oasis.lab import preflight, strict_yaml
+        from oasis.lab.config import RunConfig
+        from oasis.lab.settings import override
+    named = [f"{key}=" for key in given]
+    with one_line(ValueError, TypeError, OSError):
+        if config is None:
+            settings = RunConfig.from_mapping({**override({}, changes), **given})
+            preflight.check(settings)
+            return settings
+        with strict_yaml.located(config, [*changes, *named]):
+            settings = RunConfig.load(config, changes, given)
+            preflight.check(settings)
+        return settings
+
+
+app.command()(select)
+
+
+@app.command()
+def init(
+    out: Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write.")] = Path(
+        "oasis.yaml"
+    ),
+) -> None:
+    """Write a YAML file of all settings of a run, each with its default and what it is."""
+    with one_line():
+        from oasis.lab.config import RunConfig
+        from oasis.lab.settings.reference import commented
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(commented(RunConfig))
+    except FileExistsError:
+        fail(f"{out} is there already")
+    except OSError as error:
+        fail(f"{out}: {error.strerror}")
+    print(f"wrote {out}; run it with: oasis train {out}")
 
 
 @app.command()

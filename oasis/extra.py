@@ -9,7 +9,12 @@ from importlib import metadata
 MISSING_EXTRA = "needs the extra [train]: pip install 'oasis-select[train]'"
 
 # Where the module has another name than the package, and one that comes along.
-_MODULES = {"pyyaml": ["yaml"], "scikit-learn": ["sklearn"], "jinja2": ["jinja2", "markupsafe"]}
+_MODULES = {
+    "pyyaml": ["yaml"],
+    "scikit-learn": ["sklearn"],
+    "jinja2": ["jinja2", "markupsafe"],
+    "pillow": ["PIL"],
+}
 
 
 @cache
@@ -17,7 +22,7 @@ def packages() -> tuple[str, ...]:
     """The packages that the extra asks for, as the installed distribution says."""
     asked = [r.partition(";") for r in metadata.requires("oasis-select") or []]
     ours = [name for name, _, when in asked if re.search(r"extra\s*==\s*['\"]train['\"]", when)]
-    return tuple(re.match(r"[\w.-]+", name)[0].lower() for name in ours)
+    return tuple(re.sub(r"[^\w.-].*", "", name.strip()).lower() for name in ours)
 
 
 def modules() -> frozenset[str]:

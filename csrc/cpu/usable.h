@@ -1,34 +1,22 @@
-// Candidates on their way to a selection: what a Gram matrix must be, and who can be scored.
+// oasis/usable.h on the CPU, with the place of what is wrong.
 #pragma once
-#include <cstdint>
+#include "oasis/usable.h"
 
 namespace oasis {
 
-enum class Fault : int { none, negative, products, score, skipped, entries };
-
 struct Finding {
-  Fault fault;
+  Wrong wrong;
   int64_t i, j;  // where, in the order of memory
 };
 
 // The first entry of gram [n, n] that no inner product can be: a squared norm below 0, or one that
-// misses symmetry or Cauchy-Schwarz by more than low precision explains. NaN passes.
+// misses symmetry or Cauchy-Schwarz. NaN passes.
 Finding inner_products(const double* gram, int64_t n);
 
-struct Usable {
-  const double* gram;    // [n, n]
-  const bool* given;     // [n], or null: all
-  const double* scores;  // [n], or null: the diagonal of gram
-  const double* sketch;  // [n, width], or null
-  int64_t n, width;
-  bool raises;  // whether a sample that cannot be scored is a fault
-  // Written: gram and scores with zeros where a sample is not valid.
-  double *left, *informativeness;
-  bool *valid, *skipped;
-};
+// The first entry that is not finite, among valid [n] (null: all).
+Finding finite_entries(const double* gram, const bool* valid, int64_t n);
 
-// Valid is who was given, with finite scores and a gradient that is not zero; skipped, whose scores
-// are not finite.
+// Fills what `Usable` writes, up to the first thing that is wrong.
 Finding usable(const Usable&);
 
 }  // namespace oasis

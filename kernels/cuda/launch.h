@@ -9,6 +9,7 @@
 #include "oasis/memory.h"
 #include "oasis/oris.h"
 #include "oasis/sketch.h"
+#include "oasis/usable.h"
 
 namespace oasis {
 namespace cuda {
@@ -32,6 +33,16 @@ struct Gram {
 };
 const char* gram_workspace(const Gram&, size_t* bytes);
 const char* gram(const Gram&, void* stream);
+
+// Who of the candidates can be scored (oasis/usable.h); *wrong on the device is the code of what is
+// wrong with the batch, 0 for nothing, and then nobody is valid. `products`: gram is checked too.
+struct Candidates {
+  Usable usable;
+  bool products;
+  int64_t* wrong;
+  int device;
+};
+const char* usable(const Candidates&, void* stream);
 
 // SIREN on gram [n, n] (float64). `capacity` bounds the number of valid samples where the rule is
 // exact. `floor` is one float64 on the device. adjusted [n]; order [n], -1 after the last pick.

@@ -1,4 +1,4 @@
-// Launchers of SIREN, ORIS and both at once.
+// Launchers of candidates, SIREN, ORIS and of the last two at once.
 #include "launch.cuh"
 #include "launch.h"
 #include "oris.cuh"
@@ -7,6 +7,7 @@
 #include "siren_grid.cuh"
 #include "siren_mean_field.cuh"
 #include "siren_rules.cuh"
+#include "usable.cuh"
 
 namespace oasis {
 namespace cuda {
@@ -113,6 +114,16 @@ const char* exact_by_grid(const Siren& s, cudaStream_t stream) {
 }
 
 }  // namespace
+
+const char* usable(const Candidates& c, void* stream) {
+  if (c.usable.n < 1) return "usable: no samples";
+  const DeviceGuard guard(c.device);
+  OASIS_CHECK(guard.error);
+  OASIS_LAUNCH(usable_kernel, dim3(1), dim3(kUsableThreads), kUsableThreads * sizeof(Wrong),
+               static_cast<cudaStream_t>(stream), UsableArguments{c.usable, c.products, c.wrong});
+  OASIS_CHECK(cudaGetLastError());
+  return nullptr;
+}
 
 const char* siren_workspace(const Siren& s, size_t* bytes) {
   *bytes = 0;

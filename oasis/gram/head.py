@@ -121,9 +121,7 @@ def head_gram(
         sums = operators.head_partial(*arguments, mean, vocab_range[0], seed, sketch)
         return HeadGramPartial(vocab_range, *sums, cap, scale, reduction, seed)
     if method == "auto":
-        (tokens, width), vocabulary = hidden.shape, weight.shape[0]
-        method = cost.pick(
-            tokens, width, vocabulary, num_samples, sketch_dim, hidden.dtype, hidden.device
-        )
+        shape = hidden.shape[0], hidden.shape[1], weight.shape[0], num_samples
+        method = cost.pick(*shape, sketch_dim, hidden.dtype, hidden.device)
     results = operators.head_gram(*arguments, mean, method, sketch_dim, seed, sketch)
     return gathered(results, reduction, method)

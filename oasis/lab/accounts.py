@@ -26,35 +26,37 @@ def accounts(
 
     `tokens`: label tokens trained on. `score_flops`, `train_flops`: estimates (flops.py). `skew`:
     largest less smallest share selected of a task's candidates. `density` of the selected samples
-    and its `bandwidth` (density.py). `forgetting`, `backward_transfer`: see there. Where the stream
-    does not number its examples, what depends on them is None.
+    and its `bandwidth` (density.py), of packaged tasks. `forgetting`, `backward_transfer`: see
+    there; of runs whose tasks all have an accuracy. Where the stream does not number its examples,
+    what depends on them is None.
     """
-    tasks = [task.name for task in workspace.tasks]
+    judged = {name for e in events if e["type"] == "evaluation" for name in e["accuracy"]}
+    tasks = workspace.names if judged.issuperset(workspace.names) else []
     matrix = [e["accuracy"] for e in events if e["type"] == "evaluation" and e["after_task"] >= 0]
     selections = [event for event in events if event["type"] == "selection"]
     result: dict[str, Any] = {
         "tokens": sum(event["tokens"] for event in events if event["type"] == "step"),
         "forgetting": forgetting(matrix, tasks),
         "backward_transfer": backward_transfer(matrix, tasks),
-        "skew": skew(selections, len(tasks)),
+        "skew": skew(selections, len(workspace.names)),
     }
     if all(event.get("item") for event in selections):
-        texts = [
-            (len(item["input_ids"]), sum(label != IGNORED for label in item["labels"]),
-             repr(item["input_ids"]).encode())
-            for item in workspace.items
-        ]  # fmt: skip
+        met = {number for event in selections for number in event["item"]}
+        texts = {number: _amounts(workspace.items[number]) for number in sorted(met)}
         shape = Shape.of(model, workspace.prefix)
         rows = validation_rows(policy)
         scoring, training = spent(selections, texts, shape, policy.needs, rows, layer)
-        space = workspace.feature_space(model)
-        result |= {
-            "score_flops": scoring,
-            "train_flops": training,
-            "density": space.density(selected_items(selections)),
-            "bandwidth": space.bandwidth,
-        }
+        result |= {"score_flops": scoring, "train_flops": training}
+        if workspace.digest is None:  # a matter of research: further forwards of all texts
+            space = workspace.feature_space(model)
+            result["density"] = space.density(selected_items(selections))
+            result["bandwidth"] = space.bandwidth
     return result
+
+
+def _amounts(item: Mapping[str, Any]) -> tuple[int, int, bytes]:
+    ids, labels = item["input_ids"], item["labels"]
+    return len(ids), sum(label != IGNORED for label in labels), repr(ids).encode()
 
 
 def selected_items(selections: Iterable[Mapping]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any
 
 from transformers import TrainingArguments
@@ -85,7 +86,8 @@ def _own(config: RunConfig, steps: int, cpu: bool, progress: bool) -> dict[str, 
         "eval_strategy": ("no", boundaries),
         "load_best_model_at_end": (False, boundaries),
         "remove_unused_columns": (False, "the record needs them"),
-        "disable_tqdm": (not progress, "the run decides"),
+        # Off a terminal a bar's carriage returns are noise.
+        "disable_tqdm": (not (progress and sys.stderr.isatty()), "the run decides"),
         "use_cpu": (cpu, "set `device`"),
         "seed": (config.seed, "set `seed`"),
         "data_seed": (None, "set `seed` and `data_seed` of the run"),

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
 from oasis import policies
 from oasis.lab import strict_yaml
+from oasis.lab.data.benchmarks import PRESETS
+from oasis.lab.data.own.settings import Data
 from oasis.lab.settings import Scope, Settings, names, override, setting
 from oasis.lab.settings.errors import nearest
 from oasis.lab.settings.kinds import (
@@ -77,15 +80,28 @@ class Folder(Settings):
 class Stream(Settings):
     """Stream: what arrives, and the candidate batches that come of it."""
 
+    data: Data | None = setting(
+        None,
+        "Rows of your own in place of packaged tasks ([data.md](data.md)), which then make the "
+        "tasks; with `preset` the folder of that benchmark.",
+        SHARED,
+    )
+    preset: Annotated[str, one_of(*PRESETS)] | None = setting(
+        None, "The benchmark that `data` holds.", SHARED
+    )
     tasks: Texts = setting(
         ["bbc", "sentiment", "newsgroups"],
-        "The tasks, in the order of their arrival.",
+        "The tasks, in the order of their arrival; all of a `preset` unless given.",
         SHARED | PER_TASK | VARIES,
     )
     arrivals: Annotated[
-        Positive | list[Positive],
-        Must("an integer from 1, less than 2^31, or a list of one per task"),
-    ] = setting(400, "Samples that arrive of each task.", SHARED | PER_TASK)
+        Positive | list[Positive] | None,
+        Must("an integer from 1, less than 2^31, a list of one per task, or null"),
+    ] = setting(
+        400,
+        "Samples that arrive of each task; null: all, as with `data` unless given.",
+        SHARED | PER_TASK,
+    )
     repeats: Annotated[Number, Must("a number in [0, 1)", lambda share: 0 <= share < 1)] = setting(
         0.0, "Share of each task's arrivals that are near-duplicates of others.", SHARED | COLUMN
     )
@@ -98,10 +114,15 @@ class Stream(Settings):
     data_seed: Seed = setting(0, "Which examples are taken.", SHARED)
     words: Positive = setting(36, "Words that texts are cut to.", SHARED)
     max_length: Annotated[int, Field(ge=2, lt=MOST)] = setting(
-        128, "Tokens that examples are cut to.", SHARED
+        128, "Tokens that examples are cut to; with `data` 1024 unless given.", SHARED
     )
     memory: Positive | None = setting(
         None, "Samples that the episodic memory holds; null: all that arrived."
+    )
+    epochs: Positive | None = setting(
+        None,
+        "How often each row comes; null: candidates are drawn from memory alone. With `data` 1 "
+        "unless given, but for a `preset`.",
     )
     batch_size: Positive = setting(16, "Candidates per batch.", COLUMN)
     iterations_per_sample: Annotated[Number, Field(gt=0)] = setting(
@@ -109,11 +130,40 @@ class Stream(Settings):
     )
 
     @property
-    def arrivals_per_task(self) -> list[int]:
-        """`arrivals`, one number per task."""
+    def arrivals_per_task(self) -> list[int | None]:
+        """`arrivals`, one number per task; None is all there are."""
         if isinstance(self.arrivals, list):
             return self.arrivals
         return [self.arrivals] * len(self.tasks)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_own_data(cls, values: Any) -> Any:
+        """What is not given means something else with `data`."""
+        if not isinstance(values, dict) or values.get("data") is None:
+            return values
+        preset = values.get("preset")
+        own = {"arrivals": None, "held_out": None, "max_length": 1024}
+        if preset is None:
+            return {**own, "tasks": [], "epochs": 1, **values}
+        return {**own, "tasks": list(PRESETS.get(preset, ())), **values}
+
+    @model_validator(mode="after")
+    def _data_makes_the_tasks(self) -> Stream:
+        if self.preset is not None and (self.data is None or len(self.data.path) > 1):
+            raise ValueError("preset: expected the folder of the benchmark as data")
+        if self.data is not None and (self.off_task is not None or self.repeats):
+            raise ValueError("off_task, repeats: only with packaged tasks, not with data")
+        if self.data is None and not self.tasks:
+            raise ValueError("tasks: got [], expected a list of texts, at least one; or data")
+        if self.data is None and self.arrivals is None:
+            raise ValueError("arrivals: got null, expected a number without data")
+        if self.data is not None and self.preset is None and (self.tasks or self.arrivals):
+            raise ValueError(
+                "data: the files make the tasks; expected no tasks and no arrivals beside it "
+                "(data.task, data.rows)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _stream_agrees(self) -> Stream:
@@ -124,7 +174,7 @@ class Stream(Settings):
         if len(self.arrivals_per_task) != len(self.tasks):
             got, expected = len(self.arrivals_per_task), len(self.tasks)
             raise ValueError(f"arrivals: got {got} numbers, expected one or {expected}")
-        arrivals = sum(self.arrivals_per_task)
+        arrivals = sum(count or 1 for count in self.arrivals_per_task)
         for name in ("iterations_per_sample", "off_task_share"):
             if not arrivals * getattr(self, name) < MOST:
                 raise ValueError(
@@ -231,7 +281,11 @@ class Evaluation(Settings):
     evaluate: Annotated[str, one_of("seen", "all")] = setting(
         "seen", "Tasks that are evaluated at a task boundary: those seen so far, or all."
     )
-    held_out: Positive = setting(400, "Examples that a task is evaluated on.", SHARED | COLUMN)
+    held_out: Positive | None = setting(
+        400,
+        "Examples that a task is evaluated on; null: all, as with `data` unless given.",
+        SHARED | COLUMN,
+    )
     boundary_held_out: Positive | None = setting(
         None, "Of those, how many before the last boundary; null: all.", SHARED
     )
@@ -251,8 +305,14 @@ class RunConfig(Evaluation, Training, Model, Selection, Stream, Folder):
     """What `oasis train` runs. Every setting can be in the YAML file or given as `key=value`."""
 
     @classmethod
-    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-        """Read a YAML file and apply overrides `key=value` (values in YAML, see `override`).
+    def load(
+        cls,
+        path: str | Path,
+        overrides: Sequence[str] = (),
+        given: Mapping[str, Any] = MappingProxyType({}),
+    ) -> RunConfig:
+        """Read a YAML file and apply overrides `key=value` (values in YAML, see `override`), then
+        settings `given` as they are.
 
         Errors that come from the file name it, and the line.
         """
@@ -263,7 +323,7 @@ class RunConfig(Evaluation, Training, Model, Selection, Stream, Folder):
             found = type(settings).__name__
             raise ValueError(f"{path}: got a {found}, expected lines of 'key: value'")
         with strict_yaml.located(path, overrides):
-            return cls.from_mapping(override(settings, overrides))
+            return cls.from_mapping({**override(settings, overrides), **given})
 
 
 def difference(config: RunConfig, saved: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

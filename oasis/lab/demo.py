@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -55,11 +56,11 @@ def demo(
         workspace = Workspace(config)
     console.print("accuracy before training:")
     for name, value in workspace.zero_shots():
-        console.print(f"  {_accuracies({name: value})}")
+        console.print(f"  {_accuracies({name: value.accuracy})}")
     _warm(workspace, console)
     results = []
     for policy in POLICIES:
-        changes = {"name": policy, "policy": policy}
+        changes: dict[str, Any] = {"name": policy, "policy": policy}
         if policy == "full":
             changes["ratio"] = 1.0
         console.rule(f"{policy}", align="left")
@@ -82,8 +83,7 @@ def _warm(workspace: Workspace, console: Console) -> None:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        total = sum(len(task) for task in workspace.encoded)
-        task = bar.add_task("frozen blocks, once per text", total=total)
+        task = bar.add_task("frozen blocks, once per text", total=len(workspace.items))
         for done in workspace.warm():
             bar.update(task, completed=done)
 

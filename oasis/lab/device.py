@@ -20,8 +20,11 @@ def choose_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     there = [torch.device("cpu")]
-    if torch.accelerator.is_available():
-        kind = torch.accelerator.current_accelerator().type
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
+    if accelerator is not None:
+        kind = accelerator.type
         there += [torch.device(kind, index) for index in range(torch.accelerator.device_count())]
     if not any(device.type == d.type and device.index in (None, d.index or 0) for d in there):
         expected = ", ".join(map(str, there))

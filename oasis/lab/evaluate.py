@@ -1,4 +1,4 @@
-"""Accuracy among a task's choices by likelihood."""
+"""Accuracy among a task's choices by likelihood; held-out loss and scores of free text."""
 
 from __future__ import annotations
 
@@ -7,60 +7,112 @@ from collections.abc import Iterator, Sequence
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from oasis.lab.data.encoding import Collator, answer_ids, encode
-from oasis.lab.data.tasks import Task
+from oasis.lab.data.encoded import EncodedTask, prompt_of
+from oasis.lab.data.encoding import Collator
+from oasis.lab.metrics import METRICS
 from oasis.names import IGNORED
-from oasis.train.scoring import head_hook, head_parameters, model_inputs, unwrap
+from oasis.train.loss import summed_cross_entropy
+from oasis.train.scoring import evaluating, head_hook, head_parameters, model_inputs, unwrap
 
 
 def choice_accuracy(
     model: torch.nn.Module,
     tokenizer: PreTrainedTokenizerBase,
-    task: Task,
+    task: EncodedTask,
     batch_size: int = 32,
     *,
-    max_length: int = 128,
     held_out: int | None = None,
     average: str = "micro",
 ) -> float:
     """Share of `task.test` (its first `held_out`; None: all) whose likeliest choice is the answer.
 
-    `average` "macro" takes that share for each answer that occurs, and the mean over those.
+    An answer that is none of the choices is never right. `average` "macro" takes that share for
+    each answer that occurs, and the mean over those.
     Where the choices differ in their first token, one forward on the prompt ranks them by that
     token's probability. Otherwise each choice is scored by the summed log-probability of its
     tokens. Prompts go in batches of similar length. The model's training mode is put back.
     """
     if average not in ("micro", "macro"):
         raise ValueError(f"average: got {average!r}, expected 'micro' or 'macro'")
-    examples = task.test[:held_out]
-    choices = [answer_ids(choice, tokenizer) for choice in task.choices]
-    right = {choice: index for index, choice in enumerate(task.choices)}
-    for example in examples:
-        if example.answer not in right:
-            raise ValueError(
-                f"task {task.name!r}: answer {example.answer!r} is not among {task.choices}"
-            )
-    prompts = []
-    for example in examples:
-        encoded = encode(example, tokenizer, max_length)
-        length = encoded["labels"].count(IGNORED)
-        prompts.append(encoded["input_ids"][:length])
-    first = [ids[0] for ids in choices]
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
+    items = list(task.test[:held_out])
+    hits: dict[str, list[bool]] = {}
+    for style, choices in task.choice_ids.items():
+        group = [item for item in items if item.get("style", "") == style]
+        prompts = [prompt_of(item) for item in group]
+        first = [ids[0] for ids in choices]
+        with evaluating(model):
             if len(set(first)) == len(first):
                 best = _by_first_token(model, tokenizer, prompts, first, batch_size)
             else:
                 best = _by_likelihood(model, tokenizer, prompts, choices, batch_size)
-    finally:
-        model.train(training)
-    hits: dict[str, list[bool]] = {}
-    for example, choice in zip(examples, best, strict=True):
-        group = example.answer if average == "macro" else ""
-        hits.setdefault(group, []).append(right[example.answer] == choice)
+        for item, choice in zip(group, best, strict=True):
+            answer = item["answer"]
+            right = task.choices[choice] == answer
+            hits.setdefault(answer if average == "macro" else "", []).append(right)
     return sum(sum(group) / len(group) for group in hits.values()) / len(hits)
+
+
+def held_out_loss(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    items: Sequence[dict],
+    batch_size: int = 32,
+) -> float:
+    """Mean cross-entropy of a label token of `items`, in nats; exp of it is the perplexity."""
+    device = next(model.parameters()).device
+    collate = Collator(pad_id(tokenizer), "right")
+    total, count = 0.0, 0
+    with evaluating(model):
+        for rows in _bucketed([len(item["input_ids"]) for item in items], batch_size):
+            batch = collate([_tensors(items[row]) for row in rows])
+            batch = {name: values.to(device) for name, values in batch.items()}
+            # Logits of every position: a head whose input may not be gathered is one too.
+            loss, tokens, _ = summed_cross_entropy(model, batch, gather=False)
+            total, count = total + float(loss), count + int(tokens)
+    return total / count
+
+
+def _tensors(item: dict) -> dict:
+    return {"input_ids": item["input_ids"], "labels": item["labels"]}
+
+
+def generated_score(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    items: Sequence[dict],
+    metric: str,
+    batch_size: int = 32,
+) -> float:
+    """Score in [0, 1] by `metric` (see `oasis.lab.metrics`) of what the model generates for the
+    prompts of `items`, token by token the likeliest, up to half as many again as the longest answer
+    has.
+    """
+    device = next(model.parameters()).device
+    prompts = [prompt_of(item) for item in items]
+    lengths = [
+        len(item["input_ids"]) - len(prompt) for item, prompt in zip(items, prompts, strict=True)
+    ]
+    most = max(lengths) + max(lengths) // 2
+    collate = Collator(pad_id(tokenizer), "left")
+    texts = [""] * len(items)
+    with evaluating(model):
+        for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
+            batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
+            made = model.generate(
+                input_ids=batch["input_ids"].to(device),
+                attention_mask=batch["attention_mask"].to(device),
+                max_new_tokens=most,
+                do_sample=False,
+                pad_token_id=pad_id(tokenizer),
+                use_cache=True,
+            )
+            new = made[:, batch["input_ids"].shape[1] :]
+            for row, text in zip(
+                rows, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True
+            ):
+                texts[row] = text.strip()
+    asked = tokenizer.batch_decode(prompts, skip_special_tokens=True)
+    return METRICS[metric](texts, [item["answer"] for item in items], asked)
 
 
 def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:

@@ -100,7 +100,7 @@ class Shape:
 
 def spent(
     events: Iterable[Mapping],
-    texts: Sequence[tuple[int, int, bytes]],
+    texts: Sequence[tuple[int, int, bytes]] | Mapping[int, tuple[int, int, bytes]],
     shape: Shape,
     needs: Iterable[str],
     validation: int = 0,

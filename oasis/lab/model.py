@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,21 +14,34 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from oasis.lab.data import assets
 
 
-def load(
-    name: str, device: torch.device, dtype: torch.dtype
-) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    """Model (eval mode, frozen) and tokenizer: "smollm2" from its package, else a folder or hub."""
-    source = assets.language_model() if name == "smollm2" else name
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model: "smollm2" from its package, else a folder or hub name."""
+    with _named(name):
+        return AutoTokenizer.from_pretrained(_source(name))
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A causal language model, frozen and in eval mode; `name` as of `load_tokenizer`."""
+    with _named(name):
+        model = AutoModelForCausalLM.from_pretrained(_source(name), dtype=dtype).to(device)
+    model.config.use_cache = False
+    return model.requires_grad_(False).eval()
+
+
+def _source(name: str) -> str | Path:
+    return assets.language_model() if name == "smollm2" else name
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Errors of transformers, which are ValueErrors where files are there but of no use."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
-    except (OSError, ValueError) as error:  # a ValueError where files are there but of no use
+        yield
+    except (OSError, ValueError) as error:
         raise OSError(
             f"model: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
             f"Hugging Face hub ({error})"
         ) from error
-    model.config.use_cache = False
-    return model.requires_grad_(False).eval(), tokenizer
 
 
 def linear_names(model: nn.Module) -> list[str]:

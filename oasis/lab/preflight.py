@@ -8,6 +8,7 @@ from pathlib import Path
 from oasis import policies
 from oasis.lab.config import RunConfig
 from oasis.lab.data import tasks
+from oasis.lab.data.own.rows import check_source
 from oasis.lab.device import choose_device, choose_dtype
 
 # A folder with a tokenizer has one of them; whether it is a good one shows when it is loaded.
@@ -33,11 +34,26 @@ def check(config: RunConfig) -> None:
 
 
 def check_tasks(config: RunConfig) -> None:
+    if config.data is not None:
+        check_data(config)
+        return
     for setting, names in (("tasks", config.tasks), ("off_task", [config.off_task])):
         for name in names:
             if name is not None and name not in tasks.SOURCES:
                 expected = ", ".join(sorted(tasks.SOURCES))
                 raise ValueError(f"{setting}: got {name!r}, expected some of {expected}")
+
+
+def check_data(config: RunConfig) -> None:
+    """Files are there, and can be ones of rows."""
+    settings = config.data
+    if config.preset is not None:
+        for name in settings.path:
+            if not Path(name).is_dir():
+                raise FileNotFoundError(f"data: no folder {name}, expected that of {config.preset}")
+        return
+    for name in (*settings.path, *settings.test):
+        check_source(name)
 
 
 def check_model(name: str) -> None:

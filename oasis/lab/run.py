@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from oasis.lab import strict_yaml
 from oasis.lab.accounts import accounts
 from oasis.lab.arguments import accumulation, training_arguments
 from oasis.lab.config import RunConfig, difference
-from oasis.lab.data.stream import MemoryStream
+from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import (
     ADAPTER,
     Checkpoint,
@@ -32,9 +33,8 @@ from oasis.lab.record.events import VERSION, Evaluation
 from oasis.lab.record.lock import locked, refuse_busy
 from oasis.lab.record.log import EVENTS, EventLog, end_event, read_events
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
-from oasis.lab.workspace import Workspace
+from oasis.lab.workspace import Measured, Workspace
 from oasis.train import SelectionTrainer
-from oasis.train.batch.columns import TASK
 
 CONFIG = "config.yaml"
 
@@ -65,15 +65,13 @@ class Boundaries(TrainerCallback):
         start = time.perf_counter()
         last = after_task == len(self.boundaries) - 1
         held_out = None if last else self.config.boundary_held_out
-        accuracy = {
-            task.name: self.workspace.accuracy(model, task, held_out)
+        found = {
+            task.name: self.workspace.measure(model, task, held_out)
             for task in self.workspace.tasks[seen]
         }
-        seconds = time.perf_counter() - start
-        self.log.write(_evaluation(step, after_task, accuracy, seconds))
+        self.log.write(_evaluation(step, after_task, found, time.perf_counter() - start))
         if self.progress:
-            values = ", ".join(f"{name} {100 * value:.1f} %" for name, value in accuracy.items())
-            tqdm.write(f"after {self.config.tasks[after_task]}: {values}")
+            tqdm.write(f"after {self.workspace.names[after_task]}: {told(found)}")
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         for index, boundary in enumerate(self.boundaries):
@@ -89,15 +87,29 @@ class Boundaries(TrainerCallback):
 
 
 def _evaluation(
-    step: int, after_task: int, accuracy: dict[str, float], seconds: float
+    step: int, after_task: int, found: Mapping[str, Measured], seconds: float
 ) -> Evaluation:
-    return {
+    """Accuracies, and beside them held-out losses where there are tasks in free text."""
+    event: Evaluation = {
         "type": "evaluation",
         "step": step,
         "after_task": after_task,
-        "accuracy": dict(accuracy),
+        "accuracy": {n: one.accuracy for n, one in found.items() if one.accuracy is not None},
         "seconds": seconds,
     }
+    losses: dict[str, float | None] = {
+        name: one.loss for name, one in found.items() if one.loss is not None
+    }
+    if losses:
+        event["loss"] = losses
+    return event
+
+
+def told(found: Mapping[str, Measured]) -> str:
+    """How good a model is, by task, in words."""
+    return (
+        ", ".join(f"{name} {one}" for name, one in found.items() if str(one)) or "no held-out rows"
+    )
 
 
 def run(
@@ -117,6 +129,9 @@ def run(
     if workspace is None:
         workspace = Workspace(config)
     workspace.check(config)
+    if progress:
+        for line in workspace.said:
+            tqdm.write(line)
     stream = workspace.stream(config)
     arguments = _arguments(config, workspace, stream, progress)
     with locked(config.directory):
@@ -132,7 +147,7 @@ def _run(
     config: RunConfig,
     policy: policies.Policy,
     workspace: Workspace,
-    stream: MemoryStream,
+    stream: Stream,
     arguments: TrainingArguments,
     progress: bool,
 ) -> RunResult:
@@ -148,6 +163,8 @@ def _run(
     with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
         if not offset:
             _start(config, workspace, boundaries, log)
+        else:
+            _refuse_other_data(config, workspace, directory)
         started = time.perf_counter()
         callback = Boundaries(config, workspace, boundaries, checkpoints, log, progress)
         for index, boundary in enumerate(boundaries):
@@ -162,8 +179,8 @@ def _run(
             processing_class=workspace.tokenizer,
             policy=policy,
             layer=config.layer,
-            on_event=log.write,
-            task_names=config.tasks,
+            on_event=lambda event: log.write(_keyed(event, workspace.items)),
+            task_names=workspace.names,
         )
         trainer.add_callback(callback)
         if not progress:
@@ -181,7 +198,7 @@ def _run(
             save_adapter(model, directory)
             record = read_events(directory / EVENTS)
             log.write(
-                {**end_of(config, record, sums),
+                {**end_of(workspace.names, record, sums),
                  **accounts(record, workspace, model, policy, config.layer)}
             )  # fmt: skip
             log.sync()
@@ -189,7 +206,7 @@ def _run(
 
 
 def _arguments(
-    config: RunConfig, workspace: Workspace, stream: MemoryStream, progress: bool
+    config: RunConfig, workspace: Workspace, stream: Stream, progress: bool
 ) -> TrainingArguments:
     """The Trainer's arguments, of as many whole steps as the stream's batches make."""
     steps, left = divmod(stream.steps, accumulation(config))
@@ -248,8 +265,26 @@ def _refuse_changed(config: RunConfig) -> None:
         )
 
 
+def _refuse_other_data(config: RunConfig, workspace: Workspace, directory: Path) -> None:
+    """ValueError where the rows are not those that the run to be resumed was started with."""
+    first = read_events(directory / EVENTS)[0]
+    if first.get("data") != workspace.digest:
+        raise ValueError(
+            f"data: the rows are not those that the run in {directory} was started with; use "
+            "another name, or resume=false to start anew"
+        )
+
+
+def _keyed(event: dict, items: Sequence[dict]) -> dict:
+    """A selection event with the keys of its items: where each of them comes from."""
+    if event["type"] != "selection" or event.get("item") is None:
+        return event
+    return {**event, "key": [items[number]["key"] for number in event["item"]]}
+
+
 def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: EventLog) -> None:
     """The events before training."""
+    data = {} if workspace.digest is None else {"data": workspace.digest, "rows": workspace.said}
     ratio = 1.0 if config.policy == "full" else config.ratio
     log.write(
         {
@@ -259,15 +294,15 @@ def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: 
             "label": config.label or config.policy,
             "ratio": ratio,
             "seed": config.seed,
-            "tasks": config.tasks,
+            "tasks": workspace.names,
+            **data,
             "boundaries": boundaries,
             "held_out": {task.name: len(task.test) for task in workspace.tasks},
             "model": config.model,
             "device": str(workspace.device),
         }
     )
-    accuracy = workspace.zero_shot()
-    log.write(_evaluation(0, -1, accuracy, workspace.zero_shot_seconds))
+    log.write(_evaluation(0, -1, workspace.zero_shot(), workspace.zero_shot_seconds))
 
 
 @torch.no_grad()
@@ -279,7 +314,7 @@ def _forward_seconds(config: RunConfig, workspace: Workspace, model: nn.Module) 
     batches = []
     for items in islice(workspace.stream(config).batches(), config.forward_batches):
         batch = workspace.collator(items)
-        del batch[TASK]
+        batch = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
         batches.append({name: value.to(workspace.device) for name, value in batch.items()})
     float(model(**batches[0]).loss)  # the first call warms up
     start = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oasis.lab.compare.config import Entry, Grid
 from oasis.lab.config import RunConfig
+from oasis.lab.data.own.settings import DataSettings
 from oasis.lab.settings.reference import tables
 
 PAGE = """# Settings
@@ -20,6 +21,13 @@ downloaded or written.
 
 {run}
 
+## Of your own rows
+
+Inside `data` of a run ([data.md](data.md)); a file, or a list of files, is short for
+`{{path: ...}}`.
+
+{data}
+
 ## Of a comparison
 
 `oasis compare` runs every entry of `policies` with every ratio, seed and order; `full` has ratio 1.
@@ -33,7 +41,8 @@ downloaded or written.
 
 def page() -> str:
     """The text of the page."""
-    return PAGE.format(run=tables(RunConfig), grid=tables(Grid), entry=tables(Entry))
+    data = tables(DataSettings)
+    return PAGE.format(run=tables(RunConfig), data=data, grid=tables(Grid), entry=tables(Entry))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ class _Loader(yaml.SafeLoader):
             raise _error(f"more than {MOST_LEVELS} levels", event.start_mark)
         self.place.append(f"[{index}]" if isinstance(index, int) else f".{_text_of(index)}")
         node = super().compose_node(parent, index)
-        if node is not None:  # an alias keeps the name of its anchor
-            self.settings.setdefault(node, "".join(self.place).strip("."))
+        assert node is not None  # where there is an event, there is a node
+        self.settings.setdefault(node, "".join(self.place).strip("."))  # an alias: its anchor's
         self.place.pop()
         if not isinstance(event, yaml.AliasEvent):
             self._measure(node)
@@ -124,9 +124,10 @@ def parse(text: str, name: str) -> Any:
         raise ValueError(f"{name}:{line}: {chr(error.character)!r} is not allowed") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
         parts = [error.problem, error.context]
         said = " ".join(part for part in parts if part)
-        raise ValueError(f"{name}:{mark.line + 1}: {said}") from error
+        raise ValueError(f"{name}:{line}: {said}") from error
 
 
 def read(path: str | Path) -> Any:

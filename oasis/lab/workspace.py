@@ -2,31 +2,69 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from oasis.lab import model as models
 from oasis.lab.config import RunConfig
-from oasis.lab.data import tasks as task_sources
-from oasis.lab.data.encoding import Collator, encode
-from oasis.lab.data.repeats import with_repeats
-from oasis.lab.data.stream import MemoryStream
-from oasis.lab.data.tasks import Example, Task
+from oasis.lab.data.encoded import EncodedTask
+from oasis.lab.data.encoding import Collator
+from oasis.lab.data.prepare import numbered, prepare
+from oasis.lab.data.stream import MemoryStream, PassStream, Stream
+from oasis.lab.data.tasks import Task
 from oasis.lab.density import FeatureSpace
 from oasis.lab.device import choose_device, choose_dtype
-from oasis.lab.evaluate import choice_accuracy, pad_id
+from oasis.lab.evaluate import choice_accuracy, generated_score, held_out_loss, pad_id
 from oasis.lab.preflight import check_model, check_tasks
 from oasis.lab.settings import Scope, names
-from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.subbatch import right_padded
 from oasis.train.frozen.prefix import FrozenPrefix, freeze_below
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How good a model is at a task, on its held-out examples.
+
+    `accuracy` in [0, 1]: among the choices, or what the task's metric says of what the model
+    generates; None for free text without a metric. `loss`: nats per label token; None for choices.
+    """
+
+    accuracy: float | None = None
+    loss: float | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.accuracy is not None:
+            parts.append(f"{100 * self.accuracy:.1f} %")
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.3f} (perplexity {perplexity(self.loss):.4g})")
+        return ", ".join(parts)
+
+
+def perplexity(loss: float) -> float:
+    """exp of a loss in nats; infinite where that is no number any more."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+class Numbered(Sequence[dict]):
+    """The items with the given numbers, in that order."""
+
+    def __init__(self, items: Sequence[dict], numbers: Sequence[int]) -> None:
+        self.items, self.numbers = items, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> dict:
+        return self.items[self.numbers[index]]
 
 
 class Workspace:
@@ -55,27 +93,24 @@ class Workspace:
             check_model(config.model)
         if tasks is None:
             check_tasks(config)
-        self.tasks = _load_tasks(config) if tasks is None else tasks
-        if [task.name for task in self.tasks] != config.tasks:
-            raise ValueError(
-                f"tasks: got {[task.name for task in self.tasks]}, expected {config.tasks}"
-            )
+        # Before the model, which takes long: data that cannot be read is said at once.
+        if tokenizer is None:
+            tokenizer = models.load_tokenizer(config.model)
+        if tasks is None:
+            prepared = prepare(config, tokenizer)
+        else:
+            prepared = numbered(tasks, tokenizer, config.max_length)
+        self.tasks, self.items, self.said = prepared.tasks, prepared.items, prepared.said
+        self.arrivals, self.others, self.digest = (
+            prepared.arrivals, prepared.others, prepared.digest
+        )  # fmt: skip
+        if config.tasks and self.names != config.tasks:
+            raise ValueError(f"tasks: got {self.names}, expected {config.tasks}")
         if model is None:
-            model, tokenizer = models.load(config.model, self.device, dtype)
+            model = models.load_model(config.model, self.device, dtype)
         self.tokenizer = tokenizer
         self.base = model
         self.collator = Collator(pad_id(tokenizer), "left")
-        streams = [task.train for task in self.tasks]
-        if config.off_task is not None:
-            streams = [*streams, _off_task(config)]
-        numbers = itertools.count()
-        self.encoded = [
-            [
-                {**encode(example, tokenizer, config.max_length), ITEM: next(numbers)}
-                for example in examples
-            ]
-            for examples in streams
-        ]
         self.prefix: FrozenPrefix | None = None
         total = models.check_layers(model, config.lora_layers)
         if config.cache_frozen and config.lora_layers < total:
@@ -87,13 +122,13 @@ class Workspace:
                 tokenizer,
             )
         self._feature_space: FeatureSpace | None = None
-        self._zero_shot: dict[str, float] = {}
+        self._zero_shot: dict[str, Measured] = {}
         self.zero_shot_seconds = 0.0
 
     @property
-    def items(self) -> list[dict]:
-        """Encoded examples of the stream by their number (`ITEM`)."""
-        return [item for task in self.encoded for item in task]
+    def names(self) -> list[str]:
+        """Of the tasks, in their order."""
+        return [task.name for task in self.tasks]
 
     def feature_space(self, model: nn.Module) -> FeatureSpace:
         """Features of the stream's examples; `model` is the base, adapters on it or not."""
@@ -109,22 +144,27 @@ class Workspace:
             if ours != theirs:
                 raise ValueError(f"workspace: has {name}={ours!r}, but the run has {theirs!r}")
 
-    def stream(self, config: RunConfig) -> MemoryStream:
+    def stream(self, config: RunConfig) -> Stream:
         """The stream of candidate batches of a run; `config.seed` decides the order of arrival."""
         generator = random.Random(f"arrivals/{config.seed}")
-        arrivals = [list(items) for items in self.encoded[: len(self.tasks)]]
-        # Rows of no task carry the task -1. They come in between all along the stream.
-        others = [{**item, TASK: -1} for items in self.encoded[len(arrivals) :] for item in items]
+        arrivals = [array("q", numbers) for numbers in self.arrivals]
+        # Rows of no task come in between all along the stream.
+        others = array("q", self.others)
         generator.shuffle(others)
         ends = [
             len(others) * sum(map(len, arrivals[:k])) // sum(map(len, arrivals))
             for k in range(len(arrivals) + 1)
         ]
-        for items, start, end in zip(arrivals, ends, ends[1:], strict=False):
-            items += others[start:end]
-            generator.shuffle(items)
+        for numbers, start, end in zip(arrivals, ends, ends[1:], strict=False):
+            numbers += others[start:end]
+            generator.shuffle(numbers)
+        tasks = [Numbered(self.items, numbers) for numbers in arrivals]
+        if config.epochs is not None:
+            return PassStream(
+                tasks, batch_size=config.batch_size, epochs=config.epochs, seed=config.seed
+            )
         return MemoryStream(
-            arrivals,
+            tasks,
             batch_size=config.batch_size,
             iterations_per_sample=config.iterations_per_sample,
             capacity=config.memory,
@@ -146,31 +186,43 @@ class Workspace:
         finally:
             model.unload()
 
-    def accuracy(self, model: nn.Module, task: Task, held_out: int | None = None) -> float:
+    def accuracy(self, model: nn.Module, task: EncodedTask, held_out: int | None = None) -> float:
         """Accuracy of `model` on the first `held_out` (None: all) held-out examples of a task."""
         return choice_accuracy(
             model,
             self.tokenizer,
             task,
             self.config.eval_batch_size,
-            max_length=self.config.max_length,
             held_out=held_out,
             average=self.config.accuracy,
         )
 
-    def zero_shots(self) -> Iterator[tuple[str, float]]:
-        """(task, accuracy of the untrained model), one task after another; computed once."""
+    def measure(self, model: nn.Module, task: EncodedTask, held_out: int | None = None) -> Measured:
+        """How good `model` is at a task: see `Measured`."""
+        if task.choices and task.test:
+            return Measured(accuracy=self.accuracy(model, task, held_out))
+        items = task.test[:held_out]
+        if not items:
+            return Measured()
+        arguments = (model, self.tokenizer, items)
+        score = None
+        if task.metric is not None:
+            score = generated_score(*arguments, task.metric, self.config.eval_batch_size)
+        return Measured(score, held_out_loss(*arguments, self.config.eval_batch_size))
+
+    def zero_shots(self) -> Iterator[tuple[str, Measured]]:
+        """(task, how good the untrained model is at it), one after another; computed once."""
         for task in self.tasks:
             if task.name not in self._zero_shot:
                 start = time.perf_counter()
-                self._zero_shot[task.name] = self.accuracy(
+                self._zero_shot[task.name] = self.measure(
                     self.base, task, self.config.boundary_held_out
                 )
                 self.zero_shot_seconds += time.perf_counter() - start
             yield task.name, self._zero_shot[task.name]
 
-    def zero_shot(self) -> dict[str, float]:
-        """Accuracy of the untrained model by task."""
+    def zero_shot(self) -> dict[str, Measured]:
+        """How good the untrained model is, by task."""
         return dict(self.zero_shots())
 
     def warm(self) -> Iterator[int]:
@@ -181,35 +233,10 @@ class Workspace:
         if self.prefix is None:
             return
         # Repeats come once.
-        texts = {tuple(item["input_ids"]): item for task in self.encoded for item in task}
+        texts = {tuple(item["input_ids"]): item for item in self.items}
         items = [texts[ids] for ids in sorted(texts, key=len)]
         for start in range(0, len(items), 32):
             # As the trainer has them: without a mask, nothing on the left is padding.
             batch = right_padded(self.collator(items[start : start + 32]))
             self.prefix(batch["input_ids"].to(self.device))
             yield min(start + 32, len(items))
-
-
-def _load_tasks(config: RunConfig) -> list[Task]:
-    tasks = []
-    for name, arrivals in zip(config.tasks, config.arrivals_per_task, strict=True):
-        repeats = int(arrivals * config.repeats)
-        task = task_sources.load(
-            name,
-            train=arrivals - repeats,
-            test=config.held_out,
-            words=config.words,
-            seed=config.data_seed,
-            balanced=config.accuracy == "macro",
-        )
-        train = with_repeats(task.train, repeats, f"{name}/{config.data_seed}")
-        tasks.append(replace(task, train=train))
-    return tasks
-
-
-def _off_task(config: RunConfig) -> list[Example]:
-    count = round(sum(config.arrivals_per_task) * config.off_task_share)
-    source = task_sources.load(
-        config.off_task, train=count, test=1, words=config.words, seed=config.data_seed
-    )
-    return source.train

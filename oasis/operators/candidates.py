@@ -12,12 +12,14 @@ from torch import Tensor
 
 from oasis import _core
 from oasis.checks import check_buffer
-from oasis.operators.buffers import CPU, read_buffer
+from oasis.operators import launch
+from oasis.operators.buffers import read_buffer
 from oasis.operators.library import implement
 
 LARGEST = 1e150  # beyond, the variance of the scores would overflow, and never decay
+_ONE_BLOCK = 1024  # samples that one block of the kernel looks through fast enough
 _SLACK = 0.01  # what a Gram matrix in low precision may miss Cauchy-Schwarz and symmetry by
-# Codes of what is wrong, as `enum class Fault` in csrc/cpu/usable.h; 0 is nothing.
+# Codes of what is wrong, as `enum class Wrong` in csrc/include/oasis/usable.h; 0 is nothing.
 NEGATIVE, PRODUCTS, SCORE, SKIPPED, ENTRIES = range(1, 6)
 _TOLD = {
     NEGATIVE: "{gram}: negative diagonal, expected squared norms",
@@ -61,16 +63,20 @@ def _(gram: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     matrix, n = _gram64(gram)
     here = matrix.cpu()
     _raise_products(*_core.inner_products(here.data_ptr(), n), here, "gram")
-    if valid is None:
-        valid = gram.new_ones(n, dtype=torch.bool)
-        broken = None if here.isfinite().all() else ~here.isfinite()
-    else:
-        valid = read_buffer("valid", valid, torch.bool, (n,), valid.device).to(gram.device).clone()
-        both = valid.cpu()
-        broken = ~here.isfinite() & both.unsqueeze(0) & both.unsqueeze(1)
-    if broken is not None and broken.any():
+    if valid is not None:
+        valid = read_buffer("valid", valid, torch.bool, (n,), valid.device)
+    known = None if valid is None else valid.cpu()
+    fault, *_ = _core.finite_entries(here.data_ptr(), 0 if known is None else known.data_ptr(), n)
+    if fault:
+        broken = ~here.isfinite()
+        if known is not None:
+            broken &= known.unsqueeze(0) & known.unsqueeze(1)
         samples = broken.any(1).nonzero().squeeze(1).tolist()
         raise ValueError(f"gram: non-finite entries in the rows of samples {samples}")
+    if valid is None:
+        valid = gram.new_ones(n, dtype=torch.bool)
+    else:
+        valid = valid.to(gram.device, copy=True)
     return matrix.clone() if matrix.data_ptr() == gram.data_ptr() else matrix, valid
 
 
@@ -83,6 +89,21 @@ def _skipped_error(skipped: Tensor, source: str, measured: bool) -> ValueError:
     )
 
 
+def _inputs(
+    gram: Tensor, valid: Tensor | None, scores: Tensor | None, sketch: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """What `usable` reads of N samples, contiguous, on the device of the Gram matrix."""
+    matrix, n = _gram64(gram)
+    device = gram.device
+    if valid is not None:
+        valid = read_buffer("valid", valid, torch.bool, (n,), device)
+    if scores is not None:
+        scores = read_buffer("scores", scores, torch.float64, (n,), device)
+    if sketch is not None:
+        sketch = read_buffer("sketch", sketch, torch.float64, (n, sketch.shape[1]), device)
+    return matrix, valid, scores, sketch
+
+
 @implement("usable", "CPU")
 def _(
     gram: Tensor,
@@ -92,17 +113,10 @@ def _(
     source: str,
     raises: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    matrix, n = _gram64(gram)
+    matrix, valid, scores, sketch = _inputs(gram, valid, scores, sketch)
+    n, width = matrix.shape[0], 0 if sketch is None else sketch.shape[1]
     if source == "gram":  # those of given gradients are inner products
         _raise_products(*_core.inner_products(matrix.data_ptr(), n), matrix, source)
-    if valid is not None:
-        valid = read_buffer("valid", valid, torch.bool, (n,), CPU)
-    if scores is not None:
-        scores = read_buffer("scores", scores, torch.float64, (n,), CPU)
-    width = 0
-    if sketch is not None:
-        width = sketch.shape[1]
-        sketch = read_buffer("sketch", sketch, torch.float64, (n, width), CPU)
     left, informativeness = torch.empty_like(matrix), matrix.new_empty(n)
     kept, skipped = (torch.empty(n, dtype=torch.bool) for _ in range(2))
     fault, at, _ = _core.usable(
@@ -138,7 +152,9 @@ def usable_on_gpu(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The same without a value that the host reads: the last result is the code of what is wrong,
     and nobody is valid then."""
-    matrix = gram.to(torch.float64)
+    matrix, valid, scores, sketch = _inputs(gram, valid, scores, sketch)
+    if launch.BUILT and len(matrix) <= _ONE_BLOCK:
+        return launch.usable(matrix, valid, scores, sketch, source == "gram", raises)
     norms = matrix.diagonal()
     own = norms if scores is None else scores
     finite = (own < LARGEST) & (norms < LARGEST)

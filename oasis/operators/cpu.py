@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oasis import _core
 from oasis.checks import check_grads
-from oasis.operators.buffers import CPU, oris_inputs, siren_inputs, state_buffers
+from oasis.operators.buffers import CPU, oris_inputs, read_buffer, siren_inputs, state_buffers
 from oasis.operators.library import implement
 
 
@@ -66,7 +66,17 @@ def siren(
     `informativeness` [N] >= 0 takes the place of its diagonal as a score; cosines stay those of the
     matrix. (Of "residual": informativeness x the share of the gradient outside the picks' span.)
     """
-    gram, valid, floor, scores = siren_inputs(gram, valid, floor, informativeness, CPU)
+    return _siren(*siren_inputs(gram, valid, floor, informativeness, CPU), method, ridge)
+
+
+def _siren(
+    gram: Tensor,
+    valid: Tensor,
+    floor: Tensor | None,
+    scores: Tensor | None,
+    method: str,
+    ridge: float,
+) -> tuple[Tensor, Tensor]:
     n = gram.shape[0]
     if scores is not None and method == "residual":
         gram = _with_diagonal(gram, scores)
@@ -104,9 +114,19 @@ def oris_(
     options: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
-    scores, adjusted, valid = oris_inputs(informativeness, adjusted, valid, CPU)
-    statistics, counters = state_buffers(statistics, counters, CPU)
-    n = informativeness.shape[0]
+    inputs = oris_inputs(informativeness, adjusted, valid, CPU)
+    return _oris(*inputs, *state_buffers(statistics, counters, CPU), options)
+
+
+def _oris(
+    scores: Tensor,
+    adjusted: Tensor,
+    valid: Tensor,
+    statistics: Tensor,
+    counters: Tensor,
+    options: list[float],
+) -> tuple[Tensor, Tensor, Tensor]:
+    n = scores.shape[0]
     relative, probability = (torch.empty(n, dtype=torch.float64) for _ in range(2))
     mask = torch.empty(n, dtype=torch.bool)
     _core.oris(
@@ -160,6 +180,9 @@ def _(
     options: list[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """From Gram matrix to mask: adjusted and order as `siren`, then what `oris_` returns."""
-    adjusted, order = siren(gram, valid, floor, method, ridge)
-    results = oris_(informativeness, adjusted, valid, statistics, counters, options)
-    return adjusted, order, *results
+    gram, valid, floor, _ = siren_inputs(gram, valid, floor, None, CPU)
+    shape = gram.shape[:1]
+    scores = read_buffer("informativeness", informativeness, torch.float64, shape, CPU)
+    state = state_buffers(statistics, counters, CPU)
+    adjusted, order = _siren(gram, valid, floor, None, method, ridge)
+    return adjusted, order, *_oris(scores, adjusted, valid, *state, options)

@@ -90,6 +90,42 @@ def grad_gram(grads: Sequence[Tensor]) -> Tensor:
     return out if added else out.zero_()
 
 
+def usable(
+    gram: Tensor,
+    valid: Tensor | None,
+    scores: Tensor | None,
+    sketch: Tensor | None,
+    products: bool,
+    raises: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gram matrix [N, N] and scores [N] with zeros where a sample is not valid, who is, who is
+    skipped, and the code of what is wrong."""
+    n, device = gram.shape[0], gram.device
+    left = torch.empty(n, n, dtype=torch.float64, device=device)
+    informativeness = torch.empty(n, dtype=torch.float64, device=device)
+    kept, skipped = (torch.empty(n, dtype=torch.bool, device=device) for _ in range(2))
+    wrong = torch.empty((), dtype=torch.int64, device=device)
+    arguments = {
+        "gram": gram.data_ptr(),
+        "given": 0 if valid is None else valid.data_ptr(),
+        "scores": 0 if scores is None else scores.data_ptr(),
+        "sketch": 0 if sketch is None else sketch.data_ptr(),
+        "n": n,
+        "width": 0 if sketch is None else sketch.shape[1],
+        "raises": raises,
+        "left": left.data_ptr(),
+        "informativeness": informativeness.data_ptr(),
+        "valid": kept.data_ptr(),
+        "skipped": skipped.data_ptr(),
+        "products": products,
+        "wrong": wrong.data_ptr(),
+        "device": device.index or 0,
+    }
+    with _queue(device) as stream:
+        _launch(_core.cuda_usable, arguments, stream)
+    return left, informativeness, kept, skipped, wrong
+
+
 @cache
 def _lowest(device: torch.device) -> Tensor:
     """-inf for kernels that are given no floor: made once, as a graph may be captured later."""

@@ -24,6 +24,7 @@ class Full:
 
     name = "full"
     needs: frozenset[str] = frozenset()
+    ratio = 1.0
 
     def __init__(self, ratio: float = 1.0, seed: int = 0):
         pass

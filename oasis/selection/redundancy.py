@@ -30,19 +30,27 @@ class SirenResult:
         return self.picks[self.picks >= 0]
 
 
-def check_rule(method: str, ridge: float, valid: Tensor | None, name: str = "method") -> str:
+def check_rule(method: str, ridge: float, name: str = "method") -> None:
+    """An error unless there is a rule `method` (the caller's argument `name`)."""
+    check_name("rule", method, name, more=("auto",))
+    check_number("ridge", ridge, 0, float("inf"), "a finite number >= 0")
+
+
+def rule_of(method: str, valid: Tensor, name: str = "method") -> str:
     """The rule that `method` (the caller's argument `name`) means for the samples `valid` [N].
 
     Where their number would have to wait for a device, or is not there yet, all N count.
     """
-    check_name("rule", method, name, more=("auto",))
-    check_number("ridge", ridge, 0, float("inf"), "a finite number >= 0")
-    n = 1 if valid is None else valid.shape[0]
-    if valid is not None and n > AUTO_EXACT and readable(valid):
-        n = int(valid.sum())
+    if method not in ("auto", "exact"):
+        return method
+    n = valid.shape[0]
+    if n <= AUTO_EXACT:
+        return "exact"
+    known = readable(valid)
+    n = int(valid.sum()) if known else n
     if method == "auto":
         return "exact" if n <= AUTO_EXACT else "mean_field"
-    if method == "exact" and n > MAX_EXACT and (valid is None or readable(valid)):
+    if known and n > MAX_EXACT:
         raise ValueError(
             f"{name}: 'exact' visits 2^N subsets and takes at most N = {MAX_EXACT} samples, got "
             f"N = {n}; use 'mean_field', 'residual', 'pairwise' or 'auto'"
@@ -84,7 +92,8 @@ def siren(
     gram = check_gram(gram)
     if valid is not None:
         check_valid(valid, gram.shape[0])
+    check_rule(method, ridge)
     matrix, kept = operators.inner_products(gram, valid)
-    used = check_rule(method, ridge, kept)
+    used = rule_of(method, kept)
     adjusted, picks = operators.siren(matrix, kept, None, used, float(ridge))
     return SirenResult(adjusted, picks, used)

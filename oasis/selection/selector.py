@@ -17,7 +17,7 @@ from oasis.operators.buffers import state_buffers
 from oasis.selection.batch import Batch, usable, validated
 from oasis.selection.memory import WIDTH, Sketches
 from oasis.selection.presets import PRESETS, Preset
-from oasis.selection.redundancy import check_rule
+from oasis.selection.redundancy import check_rule, rule_of
 from oasis.selection.state import kind_of, saved_state, settings_as_bytes
 from oasis.selection.threshold import check_ratio
 from oasis.selection.types import Selection
@@ -78,7 +78,7 @@ class Selector(nn.Module):
             if name not in known:
                 raise TypeError(f"{name}: unknown option of Selector, expected {', '.join(known)}")
         self.preset = replace(preset, **overrides)
-        check_rule(self.preset.siren, self.preset.ridge, None, "siren")
+        check_rule(self.preset.siren, self.preset.ridge, "siren")
         check_count("seed", seed)
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f"nonfinite: got {nonfinite!r}, expected 'raise' or 'skip'")
@@ -94,6 +94,7 @@ class Selector(nn.Module):
         memory = torch.zeros(self.preset.remember, WIDTH, dtype=torch.float64)
         self.register_buffer("memory", memory)
         self._remembered: str | None = None  # what `memory` is of
+        self._packed: tuple[Preset, float, list[float]] | None = None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selector:
         # Moves follow the device alone: `.half()` on a model that holds a selector must not round
@@ -260,9 +261,9 @@ class Selector(nn.Module):
     def _step(self, batch: Batch) -> Selection:
         """SIREN, then ORIS, which advances the state."""
         preset, state = self.preset, (self.statistics, self.counters)
-        rule = check_rule(preset.siren, preset.ridge, batch.valid, "siren")
+        rule = rule_of(preset.siren, batch.valid, "siren")
         threshold = self.threshold.clone()
-        floor, options = self._floor(batch), preset.options(self.ratio)
+        floor, options = self._floor(batch), self._options()
         first = batch.gram, batch.valid, floor, rule, preset.ridge
         if batch.measured:  # scores that are not the diagonal of the Gram matrix
             adjusted, picks = operators.siren(*first, batch.scores)
@@ -292,5 +293,12 @@ class Selector(nn.Module):
         if not self.preset.stop:
             return None
         state = self.statistics, self.counters
-        options = self.preset.options(self.ratio)
-        return operators.oris_stop(batch.scores, batch.valid, *state, options)
+        return operators.oris_stop(batch.scores, batch.valid, *state, self._options())
+
+    def _options(self) -> list[float]:
+        """Ratio and preset as the operators take them, packed once."""
+        known = self._packed
+        if known is None or known[0] is not self.preset or known[1] != self.ratio:
+            known = self.preset, self.ratio, self.preset.options(self.ratio)
+            self._packed = known
+        return known[2]

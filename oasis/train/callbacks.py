@@ -11,13 +11,17 @@ from transformers.trainer_utils import has_length
 
 from oasis.policies import Policy
 from oasis.train.events import Counts, StepState, step_event
+from oasis.train.fill import ratio_of
 
 
-def candidate_batches(args, state, dataloader) -> int:
+def candidate_batches(args, state, dataloader, ratio: float | None = None) -> int:
     """How many batches a training of `state.max_steps` steps fetches (on each process). Steps take
-    `gradient_accumulation_steps` of them, the last of an epoch what is left.
+    `gradient_accumulation_steps` of them, the last of an epoch what is left; with a `ratio`, as
+    many as full training batches take of that share.
     """
     each = args.gradient_accumulation_steps
+    if ratio is not None:
+        return math.ceil(state.max_steps * each / ratio)
     if not has_length(dataloader):
         return state.max_steps * each
     epochs, rest = divmod(state.max_steps, math.ceil(len(dataloader) / each))
@@ -29,20 +33,44 @@ class SelectionHooks(TrainerCallback):
     that selected nothing; report each step.
     """
 
-    def __init__(self, policy: Policy, state: StepState, on_event: Callable[[dict], None] | None):
+    def __init__(
+        self,
+        policy: Policy,
+        state: StepState,
+        on_event: Callable[[dict], None] | None,
+        mode: str = "step",
+    ):
         self.policy, self.step, self.on_event = policy, state, on_event
+        self.fills = mode == "fill"
+        self._schedule: dict | None = None  # before an empty step of the warm-up
 
     def on_train_begin(self, args, state, control, train_dataloader=None, **kwargs):
         if getattr(self.policy, "total_batches", 0) is None:
-            self.policy.total_batches = candidate_batches(args, state, train_dataloader)
+            ratio = ratio_of(self.policy) if self.fills else None
+            self.policy.total_batches = candidate_batches(args, state, train_dataloader, ratio)
 
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+    def on_pre_optimizer_step(
+        self, args, state, control, model=None, optimizer=None, lr_scheduler=None, **kwargs
+    ):
+        if self.step.trains:
+            return
+        scaler = getattr(optimizer, "scaler", None)
+        if scaler is not None and args.max_grad_norm <= 0:
+            scaler.unscale_(optimizer.optimizer)  # it steps only after a look at gradients
         # Adam moves on a zero gradient (momentum, decay) but leaves a parameter without one.
-        if not self.step.trains:
-            for parameter in model.parameters():
-                parameter.grad = None
+        for parameter in model.parameters():
+            parameter.grad = None
+        # Neither is there a warm-up where nothing moves.
+        if getattr(lr_scheduler, "last_epoch", math.inf) < args.get_warmup_steps(state.max_steps):
+            self._schedule = lr_scheduler.state_dict()
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args, state, control, lr_scheduler=None, optimizer=None, **kwargs):
+        if self._schedule is not None:
+            lr_scheduler.load_state_dict(self._schedule)
+            rates = self._schedule["_last_lr"]
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            self._schedule = None
         step = self.step
         step.end()
         if self.on_event is None and args.disable_tqdm:

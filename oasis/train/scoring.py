@@ -165,7 +165,9 @@ def model_inputs(model: nn.Module, batch: dict) -> dict:
     stays in models that look ahead (all of Gemma's with `use_bidirectional_attention`, or by
     `token_type_ids`).
     """
-    known = (forward_parameters(model) | packed.KEYS) - {"labels"}
+    known = forward_parameters(model) - {"labels"}
+    if packed.is_packed(batch):
+        known |= packed.KEYS
     inputs = {key: value for key, value in batch.items() if key in known}
     mask = inputs.get("attention_mask")
     ahead = getattr(text_config(model), "use_bidirectional_attention", None)
@@ -366,3 +368,22 @@ def _conclude(model: nn.Module, seen: _Comparison) -> Head:
         "told from its input; use a policy that needs no score (random, full)"
     )
     return replace(expected, gather=gather, verified=True, error=error)
+
+
+def check_apart(model: nn.Module, rows: dict, like: dict) -> None:
+    """ValueError where sequences packed into one row as `like` does have other logits than the
+    padded `rows` they are: their tokens see each other, and none would be trained on as scored.
+    """
+    rows = take(rows, list(range(min(2, len(rows["labels"])))))
+    real = rows["attention_mask"] != 0
+    with evaluating(model):
+        alone = model(**model_inputs(model, rows)).logits[real]
+        together = model(**model_inputs(model, packed.packed(rows, like))).logits[0]
+    half = torch.is_autocast_enabled(real.device.type) or alone.itemsize < 4
+    tolerance = HALF_TOLERANCE if half else TOLERANCE
+    if not _close(together.double(), alone.double(), tolerance):
+        raise ValueError(
+            f"model: got {type(unwrap(model)).__name__}, in which sequences of one packed row see "
+            "each other; expected an attention that keeps them apart "
+            '(attn_implementation="flash_attention_2" or "sdpa"), or batches that are not packed'
+        )

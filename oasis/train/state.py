@@ -15,6 +15,7 @@ from oasis import Selector
 from oasis.policies import Policy
 from oasis.train.batch.rehearsal import Rehearsal
 from oasis.train.events import Counts
+from oasis.train.fill import Fill
 
 logger = logging.get_logger(__name__)
 
@@ -26,10 +27,13 @@ class SelectionState:
         policy: as the caller made it; each training starts with the state it has now.
         process, processes: the number of this process, and how many train together.
         seed: of the rehearsal's draws.
+        fill: selected samples that wait, with mode="fill".
     """
 
-    def __init__(self, policy: Policy, process: int, processes: int, seed: int) -> None:
-        self.policy = policy
+    def __init__(
+        self, policy: Policy, process: int, processes: int, seed: int, fill: Fill | None = None
+    ) -> None:
+        self.policy, self.fill = policy, fill
         self.process, self.processes = process, processes
         self.counts = Counts()
         self.rehearsal = Rehearsal(seed=seed) if "validation" in policy.needs else None
@@ -40,6 +44,8 @@ class SelectionState:
         state = {"policy": dict(self.policy.state_dict()), "counts": asdict(self.counts)}
         if self.rehearsal is not None:
             state["rehearsal"] = self.rehearsal.state_dict()
+        if self.fill is not None:
+            state["fill"] = self.fill.state_dict()
         return state
 
     def _change(self, state: dict[str, Any]) -> None:
@@ -47,6 +53,8 @@ class SelectionState:
         vars(self.counts).update(state["counts"])
         if self.rehearsal is not None and "rehearsal" in state:
             self.rehearsal.load_state_dict(state["rehearsal"])
+        if self.fill is not None:
+            self.fill.load_state_dict(state["fill"])
 
     def anew(self) -> None:
         """As it was before any training; the policy is told the length of the next one."""
@@ -64,7 +72,7 @@ class SelectionState:
         it has one, and says so.
 
         Raises:
-            ValueError: a checkpoint of another policy.
+            ValueError: a checkpoint of another policy, or of another mode.
         """
         path = self._file(checkpoint)
         self.anew()
@@ -76,6 +84,9 @@ class SelectionState:
             raise ValueError(
                 f"policy: got {self.policy.name!r}, but {path} was saved by {state['name']!r}"
             )
+        if (self.fill is None) == ("fill" in state):
+            modes = ("step", "fill")[:: 1 if self.fill is None else -1]
+            raise ValueError(f"mode: got {modes[0]!r}, but {path} was saved with {modes[1]!r}")
         if (before := state.get("processes", self.processes)) != self.processes:
             logger.warning(
                 "%s was saved by %d processes and is resumed by %d: each goes on with the policy "

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers import Trainer
 from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
 from oasis import Selection, Selector, policies
@@ -23,11 +21,13 @@ from oasis.train.batch.columns import ITEM, TASK, WEIGHT
 from oasis.train.batch.images import COUNTS, count_images
 from oasis.train.batch.subbatch import Nothing, answers, dummy, right_padded, take, targets
 from oasis.train.callbacks import SelectionHooks, SelectionProgress
+from oasis.train.checkpoints import SelectionCheckpoints
 from oasis.train.events import DRY, Counts, StepState, selection_event, statistics
-from oasis.train.loss import loss_owner, router_loss, summed_cross_entropy
+from oasis.train.fill import Fill, check_mode, planned_steps
 from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
 from oasis.train.scoring import (
     Head,
+    check_apart,
     forward_parameters,
     inspect_head,
     is_compiled,
@@ -37,11 +37,12 @@ from oasis.train.scoring import (
 from oasis.train.signals.compute import LAYERS, compute
 from oasis.train.signals.sample_grads import SampleGradients
 from oasis.train.state import SelectionState, keep_selectors_apart
+from oasis.train.steps import SelectedSteps
 
 logger = logging.get_logger(__name__)
 
 
-class SelectionMixin(transformers_private.PrivateHooks):
+class SelectionMixin(SelectionCheckpoints, SelectedSteps):
     """Train on the samples of each micro-batch that a policy selects, and on no others.
 
     Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
@@ -61,6 +62,12 @@ class SelectionMixin(transformers_private.PrivateHooks):
             head, from a forward alone; or "last_block", the trained weights of the last transformer
             block (the paper's public code), which takes a backward through that block. That one
             takes whole weights or FSDP2's shards, as policies that need gradients of weights do.
+        mode: "step" (the default, the paper's): each optimizer step trains on what is selected of
+            its candidate batches, which may be nothing; or "fill": selected samples wait until the
+            training batches of a step are full, so that every step trains and the schedule counts
+            those. There are `max_steps` such steps, or as many as the ratio makes of the epochs;
+            the candidates are gone through as often as that takes, and what still waits at the end
+            is not trained on.
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
@@ -82,6 +89,7 @@ class SelectionMixin(transformers_private.PrivateHooks):
         policy: policies.Policy | Selector | str = "oasis",
         ratio: float | None = None,
         layer: str = "head",
+        mode: str = "step",
         on_event: Callable[[dict], None] | None = None,
         task_names: Sequence[str] = (),
         **kwargs: Any,
@@ -107,24 +115,19 @@ class SelectionMixin(transformers_private.PrivateHooks):
                 f"policy {policy.name!r}: got needs={needs!r}, expected a set of some of "
                 f"{sorted(policies.SIGNALS)}"
             )
+        check_mode(mode, self.args, policy)
         check_model(self.model, scores=bool(needs))
         self.layer = layer
         self._on_event = on_event
-        self._step = StepState()
-        self._head: Head | None = None
         self._inspected = False  # on every process
         self._grads = SampleGradients()
         rank = self.args.process_index
-        self._selection = SelectionState(
-            policy, rank, self.args.world_size, seed=self.args.seed + rank
-        )
-        self._owner = loss_owner(type(self), SelectionMixin)
-        if self._owner is SelectionMixin and self.compute_loss_func is None:
-            # `compute_loss` divides by num_items_in_batch itself, whatever the model does with it.
-            self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
-        transformers_private.labels_are_shifted(self)
+        seed, processes = self.args.seed + rank, self.args.world_size
+        fill = Fill() if mode == "fill" else None
+        self._begin_steps(StepState(), SelectionState(policy, rank, processes, seed, fill))
+        self._given_steps = self.args.max_steps
         keep_selectors_apart(self.model)
-        self.add_callback(SelectionHooks(policy, self._step, on_event))
+        self.add_callback(SelectionHooks(policy, self._step, on_event, mode))
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(SelectionProgress(self.selection_counts, self._step, task_names))
 
@@ -144,23 +147,46 @@ class SelectionMixin(transformers_private.PrivateHooks):
         """Fetch `num_batches` micro-batches and return what is selected of each, and the number of
         selected label tokens, that the loss of all of them is divided by.
         """
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         before = self.selection_counts.selected
         self._step.tasks.clear()
-        chosen = [self._select(batch) for batch in batches]
+        if self._selection.fill is None:
+            batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+            chosen = [self._select(batch) for batch in batches]
+        else:
+            chosen = self._filled(self._selection.fill, num_batches)
         tokens = [int(targets(batch["labels"]).sum()) for batch in chosen]
         training = int(self._over_processes([sum(tokens) > 0]).sum())
         num_items = transformers_private.count_label_tokens(self, chosen, device)
         samples = self.selection_counts.selected - before
+        if self._selection.fill is not None:
+            samples = sum(len(batch["labels"]) for batch in chosen)
         self._step.start(samples, tokens, training, self.args.world_size)
         return chosen, num_items
 
-    def _over_processes(self, values: Sequence[int]) -> torch.Tensor:
-        """These numbers of all processes, [processes, len(values)] int64."""
-        found = torch.tensor([int(value) for value in values], device=self.args.device)
-        if self.args.world_size > 1:
-            found = self.accelerator.gather(found)
-        return found.view(-1, len(values)).cpu()
+    def _filled(self, fill: Fill, count: int) -> list[dict]:
+        """Full training batches of what is selected of as many candidate batches as that takes."""
+
+        def select(batch: dict) -> dict | None:
+            chosen = self._select(batch)
+            return None if isinstance(chosen, Nothing) else chosen
+
+        size = transformers_private.batch_size(self)
+        loader = self.callback_handler.train_dataloader
+        return fill.batches(count, size, loader, select, self._everywhere)
+
+    def _everywhere(self, here: bool) -> bool:
+        return bool(self._over_processes([here]).all())
+
+    def plan_steps(self, batch_size: int) -> None:
+        """With mode="fill", say how many steps `num_train_epochs` are."""
+        if self._selection.fill is None or self._given_steps > 0:
+            return
+        if not has_length(self.train_dataset):
+            raise ValueError(
+                "max_steps: got none, expected the number of steps for a data set without a length"
+            )
+        rows = len(self.train_dataset)
+        self.args.max_steps = planned_steps(self.args, self.policy, rows, batch_size)
 
     def _select(self, batch: dict) -> dict:
         if batch.get("labels") is None:
@@ -170,8 +196,15 @@ class SelectionMixin(transformers_private.PrivateHooks):
         task, item = batch.pop(TASK, None), batch.pop(ITEM, None)
         given = batch = self._of_use(batch)
         several = packed.is_packed(batch)
+        if several and self._selection.fill is not None:
+            raise ValueError(
+                "mode: got 'fill', but the batches are rows of several sequences, of which any "
+                "number makes a full one; expected mode='step' or batches that are not packed"
+            )
         if several:
             batch = packed.unpacked(batch)
+            if not self._inspected:
+                check_apart(self.model, batch, given)
         batch = right_padded(count_images(batch, unwrap(self.model).config))
         if not self._inspected:
             self._inspect(batch)
@@ -200,7 +233,8 @@ class SelectionMixin(transformers_private.PrivateHooks):
             # NaN activations would turn the zero gradients of a dummy into NaN.
             usable = (~selection.skipped).nonzero().flatten().tolist()
             chosen = dummy(batch, usable[0] if usable else 0)
-        chosen.pop(COUNTS, None)
+        if self._selection.fill is None:
+            chosen.pop(COUNTS, None)
         if several:
             chosen = type(chosen)(packed.packed(chosen, given))
         self._account(selection, signals, task, item, time.perf_counter() - start)
@@ -208,9 +242,11 @@ class SelectionMixin(transformers_private.PrivateHooks):
 
     def _of_use(self, batch: dict) -> dict:
         """The keys that the model's forward takes; all that a loss of another's may ask for."""
-        known = forward_parameters(self.model) | packed.KEYS | {"labels", COUNTS}
-        if self._owner is not SelectionMixin:
+        if not self._own_loss:
             return dict(batch)
+        known = forward_parameters(self.model) | {"labels", COUNTS}
+        if packed.is_packed(batch):
+            known |= packed.KEYS
         return {key: value for key, value in batch.items() if key in known and value is not None}
 
     def _weight(self, selection: Selection, mask: torch.Tensor) -> torch.Tensor | None:
@@ -223,7 +259,7 @@ class SelectionMixin(transformers_private.PrivateHooks):
                 f"policy {self.policy.name!r}: got weights {tuple(weight.shape)}, expected "
                 f"{tuple(mask.shape)}, finite and >= 0 for the selected samples"
             )
-        if self.compute_loss_func is not None or self._owner is not SelectionMixin:
+        if self.compute_loss_func is not None or not self._own_loss:
             whose = "compute_loss_func" if self.compute_loss_func else self._owner.__name__
             raise ValueError(
                 f"policy {self.policy.name!r} weighs samples, which the loss of {whose} cannot "
@@ -232,14 +268,11 @@ class SelectionMixin(transformers_private.PrivateHooks):
         return weight
 
     def _inspect(self, batch: dict) -> None:
-        def everywhere(here: bool) -> bool:
-            return bool(self._over_processes([here]).all())
-
         if getattr(unwrap(self.model), "get_output_embeddings", lambda: None)() is None:
             self._head = Head(gather=False, verified=True)  # of a policy that scores nothing
         else:
             # Not through DDP: ranks may look at different numbers of rows, and DDP syncs buffers.
-            self._head = inspect_head(self.model, batch, everywhere)
+            self._head = inspect_head(self.model, batch, self._everywhere)
         if is_compiled(self.model_wrapped):
             self._head = replace(self._head, gather=False)  # no hook of ours is seen there
         elif self._head.verified and not self._head.gather:
@@ -247,7 +280,7 @@ class SelectionMixin(transformers_private.PrivateHooks):
                 "%s needs all hidden states to compute logits: the loss computes every logit",
                 type(unwrap(self.model)).__name__,
             )
-        self._inspected = everywhere(self._head.verified)
+        self._inspected = self._everywhere(self._head.verified)
 
     def _signals(self, batch: dict, task: torch.Tensor | None) -> policies.Signals:
         labels, needs = batch["labels"], frozenset(self.policy.needs)
@@ -263,67 +296,6 @@ class SelectionMixin(transformers_private.PrivateHooks):
             self.model_wrapped, scored, self._head, needs, len(labels), self._grads, self.layer
         )
         return policies.Signals(len(labels), **free, **known)
-
-    # ---- loss ----
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Summed cross-entropy over the label tokens, each times the weight of its sample where
-        the selection has weights, / their number in the whole step (on all processes, with
-        `average_tokens_across_devices`, times the number of those); or what the trainer behind
-        this, or `compute_loss_func`, makes of the selected rows.
-        """
-        nothing = isinstance(inputs, Nothing)
-        if self._owner is not SelectionMixin or (self.compute_loss_func and not nothing):
-            inputs = {key: value for key, value in inputs.items() if key not in (TASK, ITEM)}
-            found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-            loss, outputs = found if return_outputs else (found, None)
-        else:
-            loss, outputs = self._own_loss(model, inputs, return_outputs, num_items_in_batch)
-        if nothing:
-            loss = loss * 0  # a loss that needs no label: a router's balance
-        whole = self.args.average_tokens_across_devices and num_items_in_batch is not None
-        if model.training and not whole:
-            loss = loss * self._step.scale  # DDP divides by all processes
-        return (loss, outputs) if return_outputs else loss
-
-    def _own_loss(self, model, inputs, return_outputs: bool, num_items_in_batch):
-        loss, count, outputs = summed_cross_entropy(
-            model,
-            inputs,
-            gather=not return_outputs and self._head is not None and self._head.gather,
-            label_smoothing=self.args.label_smoothing_factor,
-        )
-        items = count if num_items_in_batch is None else num_items_in_batch
-        loss = loss / torch.as_tensor(items, device=loss.device).clamp(min=1)
-        loss = loss + router_loss(model, outputs)
-        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
-            loss = loss * (self.accelerator.num_processes // self.get_tp_size())
-        return loss, outputs
-
-    def training_step(self, model, inputs, *args: Any, **kwargs: Any):
-        nothing = isinstance(inputs, Nothing)
-        if nothing and self._may_be_left_out():
-            return torch.zeros((), device=self.args.device)
-        # What losses that are means over a micro-batch are divided by.
-        self.current_gradient_accumulation_steps = self._step.micro_batches
-        loss = super().training_step(model, inputs, *args, **kwargs)
-        if nothing and not loss.isfinite():
-            raise ValueError(
-                f"compute_loss of {self._owner.__name__}: got {float(loss)} for a row without a "
-                "label, which stands for a micro-batch of which nothing was selected; expected a "
-                "number (divide by at least 1)"
-            )
-        self._step.loss += loss
-        return loss
-
-    def _may_be_left_out(self) -> bool:
-        """Whether a micro-batch of which nothing was selected needs no forward and no backward."""
-        if self.accelerator.scaler is not None:
-            return False  # it wants to see gradients in every step
-        if not self._step.trains:
-            return True  # on every process
-        counted = self.accelerator.distributed_type == "DEEPSPEED"  # steps when it has seen all
-        return self.args.world_size == 1 and not counted
 
     # ---- accounts ----
 
@@ -354,68 +326,13 @@ class SelectionMixin(transformers_private.PrivateHooks):
             event["seconds"] = seconds
             self._on_event(event)
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        counts, step = self.selection_counts, self._step
-        if "loss" in logs and step.steps:
-            if step.trained:
-                logs["loss"] *= step.steps / step.trained  # steps without a sample have no loss
-            else:
-                del logs["loss"]
-            step.steps = step.trained = 0
-            selected, candidates, skipped = self._over_processes(
-                [counts.selected, counts.candidates, counts.skipped]
-            ).sum(dim=0).tolist()  # fmt: skip
-            logs.update(
-                selected=selected,
-                candidates=candidates,
-                ratio=selected / max(1, candidates),
-                skipped=skipped,
-                **statistics(self.policy),
-            )
-        if "train_loss" in logs and step.all_trained:
-            logs["train_loss"] *= step.all_steps / step.all_trained
-        super().log(logs, *args, **kwargs)
-
-    def train(self, *args: Any, **kwargs: Any):
-        try:
-            output = super().train(*args, **kwargs)
-        except BaseException:
-            for callback in self.callback_handler.callbacks:
-                if isinstance(callback, SelectionProgress):
-                    callback.close()
-            raise
-        loss = output.metrics.get("train_loss", output.training_loss)  # as `log` has left it
-        return output._replace(training_loss=loss)
-
     # ---- checkpoints ----
-
-    def save_selection_state(self, checkpoint: str) -> None:
-        """Write policy and counts into a checkpoint, one file for each process."""
-        self._selection.save(checkpoint)
 
     def begin_selection(self) -> None:
         """A training begins that goes on from no checkpoint: nothing is left of earlier ones."""
         self._selection.anew()
         self._step.anew()
         self._head, self._inspected, self._grads = None, False, SampleGradients()
-
-    def restore(self, checkpoint: str) -> None:
-        """Take weights, policy and counts from a checkpoint, without training on from there."""
-        transformers_private.load_weights(self, checkpoint)
-        self._selection.load(checkpoint)
-        self.state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
-
-    def resume_selection(self, checkpoint: str) -> TrainOutput | None:
-        """Take policy and counts from a checkpoint; its result where the training is over there."""
-        state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
-        # The Trainer would begin the stream again, and train past the end.
-        if 0 < self.args.max_steps <= state.global_step:
-            self.restore(checkpoint)
-            self.is_in_train = False
-            return TrainOutput(state.global_step, 0.0, {})
-        self.begin_selection()
-        self._selection.load(checkpoint)
-        return None
 
 
 class SelectionTrainer(SelectionMixin, Trainer):

@@ -7,7 +7,7 @@ middle.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -51,18 +51,33 @@ def labels_are_shifted(trainer: Trainer) -> None:
     trainer._loss_shifts_labels = True
 
 
+def batch_size(trainer: Trainer) -> int:
+    """Samples in a training batch of a process; `auto_find_batch_size` has its say."""
+    return trainer._train_batch_size
+
+
 def load_weights(trainer: Trainer, checkpoint: str) -> None:
     """Take the model's weights from a checkpoint."""
     trainer._load_from_checkpoint(checkpoint)
 
 
-class PrivateHooks:
+if TYPE_CHECKING:
+    Behind = Trainer  # whatever trainer stands behind a mixin when the program runs
+else:
+    Behind = object
+
+
+class PrivateHooks(Behind):
     """What the Trainer calls by private names, under names of ours. Goes in front of a Trainer."""
 
     kept_columns: tuple[str, ...] = ()  # of a dataset, that the model's forward does not take
 
     def save_selection_state(self, checkpoint: str) -> None:
         """A checkpoint is being written there."""
+        raise NotImplementedError
+
+    def plan_steps(self, batch_size: int) -> None:
+        """Training is about to begin with batches of that size."""
         raise NotImplementedError
 
     def begin_selection(self) -> None:
@@ -84,6 +99,7 @@ class PrivateHooks:
     def _inner_training_loop(
         self, batch_size=None, args=None, resume_from_checkpoint=None, *rest: Any, **kwargs: Any
     ):
+        self.plan_steps(self._train_batch_size if batch_size is None else batch_size)
         # Not in `_load_rng_state`: the Trainer calls that after the first batches were fetched.
         if resume_from_checkpoint is None:
             self.begin_selection()

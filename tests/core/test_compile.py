@@ -144,8 +144,8 @@ def test_an_export_has_the_operators_and_reads_nothing(strict):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("method", ["ghost", "auto"])
 def test_shapes_alone_are_enough(device, method):
+    selector = oasis.Selector(0.5, remember=4)
     with FakeTensorMode():
-        selector = oasis.Selector(0.5, remember=4)
         for name, buffer in selector.named_buffers():  # torch without CUDA moves nothing there
             fake = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
             setattr(selector, name, fake)

@@ -58,7 +58,7 @@ def test_a_wrong_answer_fails(monkeypatch, capsys, wrong):
     def broken(*args, **kwargs):
         result = siren(*args, **kwargs)
         if wrong == "order":
-            result.order.copy_(torch.tensor([0, 1, 2]))
+            result.picks.copy_(torch.tensor([0, 1, 2]))
         else:
             result.adjusted[1] = torch.nan if wrong == "nan" else result.adjusted[1] + 1e-6
         return result

@@ -95,6 +95,21 @@ class Device(Program):
             raise ValueError(answer)
         return buffers[3], buffers[4]
 
+    def usable(self, gram, valid=None, scores=None, sketch=None, products=True, raises=True):
+        """(left [N, N], informativeness, valid, skipped [N], wrong)."""
+        n = gram.shape[0]
+        none = torch.zeros(1, dtype=torch.float64)
+        given = none.bool() if valid is None else valid
+        inputs = [gram.contiguous(), given, *(none if x is None else x for x in (scores, sketch))]
+        results = [torch.full(shape, torch.nan, dtype=torch.float64) for shape in ((n, n), (n,))]
+        results += [torch.zeros(n, dtype=torch.bool) for _ in range(2)]
+        results.append(torch.full((), -7, dtype=torch.int64))
+        width = 0 if sketch is None else sketch.shape[1]
+        integers = (n, width, valid is not None, scores is not None, raises, products)
+        answer = self.call("usable", integers, (), [*inputs, *results])
+        assert answer == "ok", answer
+        return results
+
     def oris(self, raw, adjusted, valid, statistics, counters, **options):
         """(relative [N], probability [N], mask [N]); advances the state."""
         results = oris_results(raw.shape[0])

@@ -81,6 +81,28 @@ const char* siren(const Request& r) {
   return oasis::cuda::siren(s, nullptr);
 }
 
+// Integers: n, width of the sketches (0: none), whether there are valid and scores, raises,
+// products. Buffers: gram, valid, scores, sketch, then left, informativeness, valid, skipped,
+// wrong.
+const char* usable(const Request& r) {
+  oasis::cuda::Candidates c{};
+  oasis::Usable& u = c.usable;
+  u.n = r.integers.at(0);
+  u.width = r.integers.at(1);
+  u.gram = r.buffer<double>(0);
+  u.given = r.integers.at(2) ? r.buffer<bool>(1) : nullptr;
+  u.scores = r.integers.at(3) ? r.buffer<double>(2) : nullptr;
+  u.sketch = u.width ? r.buffer<double>(3) : nullptr;
+  u.raises = r.integers.at(4);
+  c.products = r.integers.at(5);
+  u.left = r.buffer<double>(4);
+  u.informativeness = r.buffer<double>(5);
+  u.valid = r.buffer<bool>(6);
+  u.skipped = r.buffer<bool>(7);
+  c.wrong = r.buffer<int64_t>(8);
+  return oasis::cuda::usable(c, nullptr);
+}
+
 const char* oris(const Request& r) {
   oasis::cuda::Oris o{};
   o.n = r.integers.at(0);
@@ -178,6 +200,7 @@ const char* serve(const std::string& name, const Request& r) {
   if (name == "gram_far") return gram_far(r);
   if (name == "siren") return siren(r);
   if (name == "oris") return oris(r);
+  if (name == "usable") return usable(r);
   if (name == "select") return select(r);
   if (name == "sketch") return sketch(r);
   if (name == "remembered") return remembered(r);

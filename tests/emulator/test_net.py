@@ -138,6 +138,8 @@ def test_every_barrier_is_needed(tsan, file, line, generator):
             exercise_mean_field(tsan)
         elif file == "memory.cuh":
             exercise_memory(tsan)
+        elif file == "usable.cuh":
+            tsan.usable(random_gram(12, 20, generator))
         else:
             exercise(tsan, generator)
 

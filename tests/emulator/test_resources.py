@@ -43,8 +43,9 @@ BOUNDS = {
     "remember_kernel.*": 64,
     "sketch_kernel.*": 64,
     "sketch_reduce_kernel.*": 48,
+    "usable_kernel.*": 64,
 }
-KERNELS = 12 + 3 + 11 + 5 + 5
+KERNELS = 12 + 3 + 12 + 5 + 5
 
 
 def cuobjdump() -> str | None:

@@ -16,7 +16,7 @@ from right_answers import head_arguments, vectors
 
 import oasis
 from oasis import reference
-from oasis.names import RULES
+from oasis.names import DRAWS, RULES
 
 DEVICE = torch.device(os.environ.get("OASIS_TEST_DEVICE") or "cuda")
 GPU = DEVICE.type == "cuda"
@@ -152,7 +152,7 @@ def test_residual_equals_the_cpu_for_many(n):
 
 
 @pytest.mark.parametrize("preset", sorted(oasis.PRESETS))
-@pytest.mark.parametrize("draw", ["bernoulli", "shared", "systematic", "top"])
+@pytest.mark.parametrize("draw", DRAWS)
 def test_a_stream_of_selections_equals_the_cpu(preset, draw):
     # Each goes past its warm-up here.
     options = {"preset": preset, "seed": 7, "draw": draw, "warmup": 40}

@@ -22,3 +22,9 @@ def padded(side="left", width=13, seed=0):
         if count:
             batch["labels"][row, first + length - count : first + length] = ids[-count:]
     return batch
+
+
+def alone(batch, row):
+    """A row without its padding."""
+    real = batch["attention_mask"][row].bool()
+    return {key: value[row : row + 1, real] for key, value in batch.items()}

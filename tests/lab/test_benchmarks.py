@@ -8,17 +8,19 @@ import tiny_text
 from oasis.lab.data.benchmarks import (
     LABELLED,
     LONG_SEQUENCE,
+    MEASURED,
     TRACE,
-    exact_match,
-    first_character,
-    normalised_match,
     read_instructions,
     read_long_sequence,
+    read_preset,
     read_task_config,
     read_trace,
 )
+from oasis.lab.data.encoded import encode_task
+from oasis.lab.data.prepare import _told
 from oasis.lab.data.tasks import Example
 from oasis.lab.evaluate import choice_accuracy
+from oasis.lab.metrics import METRICS
 
 
 def write(path, content):
@@ -74,7 +76,8 @@ def test_long_sequence(sequence):
     assert (len(task.train), len(task.test)) == (8, 3)
     dev = read_long_sequence(sequence, "tc", "agnews", "x", held_out="dev", train=2)
     assert (len(dev.train), len(dev.test)) == (2, 2)
-    accuracy = choice_accuracy(tiny_text.model(), tiny_text.tokenizer(), task)
+    tokenizer = tiny_text.tokenizer()
+    accuracy = choice_accuracy(tiny_text.model(), tokenizer, encode_task(task, tokenizer, 64))
     assert accuracy in (0.0, 1.0)  # three times the same question
 
 
@@ -119,22 +122,79 @@ def test_what_is_not_of_the_format_is_named(trace, sequence):
     with pytest.raises(ValueError, match="train: got 10 examples .* expected 1 to 9"):
         read_trace(trace, "FOMC", train=10)
     write(trace / "FOMC" / "test.json", [{"prompt": "a", "answer": 3}])
-    with pytest.raises(ValueError, match='entry 0: expected texts "prompt" and "answer"'):
+    with pytest.raises(ValueError, match='entry 0: got a number as "answer", expected texts'):
         read_trace(trace, "FOMC")
     (trace / "FOMC" / "train.json").write_text("{")
     with pytest.raises(ValueError, match="not JSON"):
         read_trace(trace, "FOMC")
-    write(sequence / "TC" / "agnews" / "test.json", [{"sentence": "a", "label": "pink"}])
-    with pytest.raises(ValueError, match="entry 0: got the label 'pink'"):
-        read_long_sequence(sequence, "TC", "agnews", "x")
     write(sequence / "TC" / "agnews" / "labels.json", {})
-    with pytest.raises(ValueError, match="labels.json: expected a list of strings"):
+    with pytest.raises(ValueError, match="labels.json: got an object, expected a list"):
         read_long_sequence(sequence, "TC", "agnews", "x")
 
 
-def test_metrics():
-    assert exact_match([" A", "b"], ["A", "B"]) == 0.5
-    assert normalised_match(["Very  negative.", "no"], ["very negative", "yes"]) == 0.5
-    assert first_character(["B because", ""], ["B", "A"]) == 0.5
-    with pytest.raises(ValueError):
-        exact_match(["a"], [])
+def test_a_byte_order_mark_is_no_part_of_a_file(trace):
+    plain = read_trace(trace, "FOMC")
+    for split in ("train", "eval", "test"):
+        path = trace / "FOMC" / f"{split}.json"
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_trace(trace, "FOMC") == plain
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": "d"}', "holds JSON lines"),
+        (b'{"prompt": "a", "answer": "b"}', "got an object, expected a list"),
+        (b"[]", "got an empty list"),
+        (b'[{"prompt": "a"}]', 'entry 0: got no "answer"'),
+        (b'[{"prompt": "a", "answer": "b"}, "c"]', "entry 1: got a text, expected an object"),
+        (b'[{"prompt": "a", "answer": null}]', 'entry 0: got null as "answer"'),
+        ('[{"prompt": "a",\n"answer": "\xe9"}]'.encode("latin-1"), "byte 0xe9 in line 2"),
+        ("[]".encode("utf-16"), "UTF-16 text, expected UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_is_wrong(trace, content, says):
+    (trace / "FOMC" / "train.json").write_bytes(content)
+    with pytest.raises(ValueError, match=says) as error:
+        read_trace(trace, "FOMC")
+    assert str(trace / "FOMC" / "train.json") in str(error.value)
+
+
+def test_every_task_of_trace_is_judged_by_something(trace):
+    assert {*LABELLED, *MEASURED} == set(TRACE) and not set(LABELLED) & set(MEASURED)
+    assert set(MEASURED.values()) <= set(METRICS)
+    assert read_trace(trace, "Py150").metric == "fuzzy" and read_trace(trace, "FOMC").metric is None
+
+
+def test_a_label_of_no_choice_is_trained_on_and_never_right(sequence):
+    home = sequence / "TC" / "agnews"
+    rows = [{"sentence": "one two", "label": label} for label in ("-", "red")]
+    write(home / "train.json", rows)
+    write(home / "test.json", [{"sentence": "one two", "label": "-"}])
+    task = read_long_sequence(sequence, "TC", "agnews", "x")
+    assert [example.answer for example in task.train] == ["-", "red"]
+    assert task.choices == ("red", "green", "blue")
+    tokenizer = tiny_text.tokenizer()
+    encoded = encode_task(task, tokenizer, 64)
+    assert choice_accuracy(tiny_text.model(), tokenizer, encoded) == 0.0
+    (line,) = _told(task)
+    assert line.startswith("agnews: 1 of 2 rows to train on and 1 of 1 held out have an answer")
+
+
+def test_without_an_instruction_the_prompt_is_the_sentence(sequence):
+    task = read_long_sequence(sequence, "TC", "agnews", None)
+    assert task.train[0] == Example("one two train", "red")
+
+
+def test_presets(trace, sequence):
+    tasks = read_preset("trace", trace, ["Py150", "FOMC"], train=[2, None], test=1)
+    assert [task.name for task in tasks] == ["Py150", "FOMC"]
+    assert [len(task.train) for task in tasks] == [2, 9] and len(tasks[0].test) == 1
+    with pytest.raises(FileNotFoundError, match="no instruction_config.json"):
+        read_preset("long_sequence", sequence, ["AG News"], train=[None])
+    write(sequence.parent / "instruction_config.json", {"NLI": [{"instruction": "Do."}]})
+    for folder in (sequence, sequence.parent):
+        (task,) = read_preset("long_sequence", folder, ["AG News"], train=[None])
+        assert task.train[0].prompt == "one two train"  # TC has no instruction there
+    with pytest.raises(ValueError, match="tasks: got 'bbc', expected some of NumGLUE-ds"):
+        read_preset("trace", trace, ["bbc"], train=[None])

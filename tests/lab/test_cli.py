@@ -14,6 +14,7 @@ from runs_on_disk import made_up, start, write_events
 import oasis
 from oasis import cli, doctor
 from oasis.extra import modules, packages
+from oasis.lab.config import RunConfig
 from oasis.lab.data.assets import AssetError
 from oasis.lab.record.lock import Busy
 
@@ -38,18 +39,21 @@ def runs(monkeypatch):
     """Configs that reached `oasis.lab.run.run`, which returns numbers made up."""
     seen = []
     numbers = {"a_last": 0.612, "a_avg": 0.7, "selected": 10, "candidates": 40, "ratio": 0.25}
+    numbers |= {"zero_shot": {"bbc": 0.2}, "history": [{"bbc": 0.612}]}
+    numbers |= {"losses": [{"own": 2.0}, {"own": 1.0}]}
     result = types.SimpleNamespace(finished=True, seconds=3.2, **numbers)
 
-    def run(config):
+    def run(config, progress):
         seen.append(config)
         return result
 
     replace_module(monkeypatch, "oasis.lab.run", run=run)
+    monkeypatch.setattr("oasis.lab.report.write", lambda folders, out: out)
     return seen
 
 
 def failing_run(monkeypatch, error):
-    def run(_):
+    def run(*_, **__):
         raise error
 
     replace_module(monkeypatch, "oasis.lab.run", run=run)
@@ -57,7 +61,8 @@ def failing_run(monkeypatch, error):
 
 def error_line(capsys):
     """What a user reads who got something wrong: one line, no traceback."""
-    text = capsys.readouterr().err.lstrip("\n")
+    lines = capsys.readouterr().err.splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("oasis: ")).lstrip("\n")
     assert text.startswith("error: ") and text.count("\n") == 1
     return text
 
@@ -77,8 +82,33 @@ def test_train_passes_the_config_on(config, runs, capsys):
     assert cli.main(["train", config]) == 0
     assert (runs[0].name, runs[0].ratio, runs[0].resume) == ("mine", 0.25, False)
     text = capsys.readouterr().out
+    assert "bbc: 20.0 % before training, 61.2 % at the end" in text
+    assert "loss 2.000 (perplexity 7.389) before training, loss 1.000 (perplexity 2.718)" in text
     assert "A_last 61.2 %" in text and "10 of 40 samples (25.00 %)" in text
-    assert "oasis report somewhere/mine" in text
+    assert "wrote somewhere/mine/report.html" in text
+
+
+def test_train_takes_rows_of_ones_own_without_a_file(tmp_path, runs, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a", "completion": "b"}\n')
+    arguments = ["--data", str(rows), "--model", "someone/model", "--no-report", "ratio=0.5"]
+    assert cli.main(["train", *arguments]) == 0
+    assert cli.main(["train", "ratio=0.5", "seed=1", *arguments[:5]]) == 0
+    assert runs[0].data.path == [str(rows)] and runs[0].tasks == []
+    assert [(config.ratio, config.seed, config.epochs) for config in runs] == [
+        *((0.5, 0, 1), (0.5, 1, 1))
+    ]
+    assert runs[0].model == "someone/model" and "wrote" not in capsys.readouterr().out
+    assert cli.main(["train", "--data", str(tmp_path / "none.jsonl"), "--model", "x"]) == 2
+    assert "data: no file" in error_line(capsys)
+
+
+def test_options_come_before_the_file(config, tmp_path, runs):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("")
+    (tmp_path / "own.yaml").write_text(f"data: {{path: {tmp_path}/a.jsonl, chat: true}}\nrank: 2\n")
+    assert cli.main(["train", str(tmp_path / "own.yaml"), "--data", str(rows)]) == 0
+    assert runs[0].data.path == [str(rows)] and runs[0].rank == 2
 
 
 def test_train_overrides_and_resume(config, runs):
@@ -158,7 +188,7 @@ def test_what_the_policy_does_not_take_is_one_line(config, runs, capsys, options
 
 
 def test_an_argument_that_oasis_refuses_is_one_line(config, monkeypatch, capsys):
-    replace_module(monkeypatch, "oasis.lab.run", run=lambda _: oasis.threshold(7))
+    replace_module(monkeypatch, "oasis.lab.run", run=lambda *_, **__: oasis.threshold(7))
     assert cli.main(["train", config]) == 2
     assert "7" in error_line(capsys)
 
@@ -172,7 +202,7 @@ def test_an_argument_that_oasis_refuses_is_one_line(config, monkeypatch, capsys)
 )
 def test_a_fault_keeps_its_traceback(config, monkeypatch, module, statement):
     members = {"__name__": module}
-    exec(f"def run(_):\n    {statement}\n", members)
+    exec(f"def run(*_, **__):\n    {statement}\n", members)
     replace_module(monkeypatch, "oasis.lab.run", run=members["run"])
     with pytest.raises((ValueError, TypeError), match="inside training"):
         cli.main(["train", config])
@@ -183,6 +213,28 @@ def test_interrupt(config, monkeypatch, capsys, save_steps, hint):
     failing_run(monkeypatch, KeyboardInterrupt())
     assert cli.main(["train", config, f"save_steps={save_steps}"]) == 130
     assert ("--resume" in error_line(capsys)) == hint
+
+
+def test_interrupted_anywhere_it_is_one_line(config, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oasis.lab.preflight.check", interrupted)
+    assert cli.main(["train", config]) == 130
+    assert error_line(capsys) == "error: interrupted\n"
+
+
+def test_init_writes_a_file_that_is_the_defaults(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init"]) == 0 and "oasis train oasis.yaml" in capsys.readouterr().out
+    text = (tmp_path / "oasis.yaml").read_text()
+    assert RunConfig.load("oasis.yaml") == RunConfig()
+    keys = [line.partition(":")[0] for line in text.splitlines() if line and line[0] != "#"]
+    assert keys and set(keys) == set(RunConfig.model_fields)
+    assert all("# " in text.split(f"\n{key}:")[0].splitlines()[-1] for key in keys)
+    assert cli.main(["init"]) == 2
+    assert "oasis.yaml is there already" in error_line(capsys)
+    assert (tmp_path / "oasis.yaml").read_text() == text
 
 
 def test_demo_passes_its_options_on(tmp_path, monkeypatch):
@@ -258,7 +310,8 @@ def test_without_the_extra(no_typer, monkeypatch, capsys):
     assert cli.main(["train", "x.yaml"]) == 2
     text = capsys.readouterr().err
     assert "pip install 'oasis-select[train]'" in text and text.count("\n") == 1
-    assert cli.main(["--version"]) == 0
+    assert cli.main(["--version"]) == cli.main(["--help"]) == 0
+    assert "oasis train, select" in capsys.readouterr().out
     monkeypatch.setattr(doctor, "main", lambda: 0)
     assert cli.main(["doctor"]) == 0
 

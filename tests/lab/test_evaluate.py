@@ -7,11 +7,13 @@ import tiny_text
 import torch
 
 from oasis.lab import model as models
+from oasis.lab.data.encoded import encode_examples, encode_task
 from oasis.lab.data.encoding import Collator, answer_ids, encode
 from oasis.lab.data.tasks import Example, Task
 from oasis.lab.device import choose_device, choose_dtype
-from oasis.lab.evaluate import choice_accuracy
+from oasis.lab.evaluate import choice_accuracy, generated_score, held_out_loss
 from oasis.lab.record.accuracy import a_avg, a_last
+from oasis.names import IGNORED
 from oasis.train.frozen.prefix import freeze_below
 
 
@@ -43,7 +45,7 @@ def test_equals_the_plain_loop(tokenizer, choices, batch_size):
     task = tiny_text.task("colours", choices, test=20)
     for seed in range(2):
         model = tiny_text.model(seed=seed)
-        got = choice_accuracy(model, tokenizer, task, batch_size)
+        got = choice_accuracy(model, tokenizer, encode_task(task, tokenizer, 64), batch_size)
         with torch.no_grad():
             assert got == one_by_one(model, tokenizer, task)
 
@@ -58,26 +60,60 @@ def test_macro_accuracy_and_the_first_examples(tokenizer):
         by_answer.setdefault(example.answer, []).append(one_by_one(model, tokenizer, alone))
     assert len({len(group) for group in by_answer.values()}) > 1  # else macro is micro
     expected = sum(sum(group) / len(group) for group in by_answer.values()) / len(by_answer)
-    got = choice_accuracy(model, tokenizer, task, held_out=11, average="macro")
+    encoded = encode_task(task, tokenizer, 64)
+    got = choice_accuracy(model, tokenizer, encoded, held_out=11, average="macro")
     assert got == pytest.approx(expected, abs=1e-12)
     with torch.no_grad():
-        assert choice_accuracy(model, tokenizer, task, held_out=11) == one_by_one(
+        assert choice_accuracy(model, tokenizer, encoded, held_out=11) == one_by_one(
             model, tokenizer, part
         )
     with pytest.raises(ValueError, match="average: got 'mean'"):
-        choice_accuracy(model, tokenizer, task, average="mean")
+        choice_accuracy(model, tokenizer, encoded, average="mean")
 
 
 def test_training_mode_is_put_back(tokenizer):
     model = tiny_text.model().train()
-    choice_accuracy(model, tokenizer, tiny_text.task("a", ("red", "green")))
+    task = encode_task(tiny_text.task("a", ("red", "green")), tokenizer, 64)
+    choice_accuracy(model, tokenizer, task)
     assert model.training
 
 
-def test_an_answer_outside_the_choices_is_refused(tokenizer):
-    task = Task("a", ("red", "green"), [], [Example("one", "blue")])
-    with pytest.raises(ValueError, match="answer 'blue' is not among"):
-        choice_accuracy(tiny_text.model(), tokenizer, task)
+@torch.no_grad()
+def test_held_out_loss_is_the_mean_over_label_tokens(tokenizer):
+    examples = [Example("one two", "red"), Example("three", "cat dog cat"), Example("four", "dog")]
+    items = encode_examples(examples, tokenizer, 64, eos=True)
+    model = tiny_text.model()
+    losses = []
+    for item in items:
+        logits = model(torch.tensor([item["input_ids"]])).logits[0].double()
+        targets = torch.tensor(item["labels"][1:])
+        kept = targets != IGNORED
+        losses += (-logits[:-1].log_softmax(-1))[kept, targets[kept]].tolist()
+    assert len(losses) == 2 + 4 + 2
+    for batch_size in (1, 2, 8):
+        got = held_out_loss(model, tokenizer, items, batch_size)
+        assert got == pytest.approx(sum(losses) / 8, rel=1e-5)
+
+
+def test_generated_texts_are_scored(tokenizer):
+    model = tiny_text.model(seed=3)
+    examples = [Example("one two", "red"), Example("three four five", "cat dog")]
+    items = encode_examples(examples, tokenizer, 64, eos=True)
+    texts = []
+    for example in examples:
+        ids = tokenizer(example.prompt)["input_ids"]
+        for _ in range(4):  # as the longest answer has three tokens
+            with torch.no_grad():
+                ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] == tokenizer.eos_token_id:
+                break
+        prompt = len(tokenizer(example.prompt)["input_ids"])
+        texts.append(tokenizer.decode(ids[prompt:], skip_special_tokens=True).strip())
+    for text, item in zip(texts, items, strict=True):
+        item["answer"] = text
+    assert generated_score(model, tokenizer, items, "exact", 2) == 1.0
+    items[0]["answer"] = "no such text"
+    assert generated_score(model, tokenizer, items, "exact", 1) == 0.5
 
 
 def test_averages():
@@ -86,6 +122,13 @@ def test_averages():
     assert a_avg(history, ["a", "b", "c"]) == pytest.approx((0.5 + 0.5 + 0.6) / 3)
     with pytest.raises(ValueError, match="history: got 3 boundaries, expected 2"):
         a_avg(history, ["a", "b"])
+
+
+def test_averages_are_over_the_tasks_that_have_an_accuracy():
+    history = [{}, {"b": 0.75}, {"b": 0.5, "c": 0.7}]
+    assert a_last(history, ["a", "b", "c"]) == pytest.approx(0.6)
+    assert a_avg(history, ["a", "b", "c"]) == pytest.approx((0.75 + 0.6) / 2)
+    assert a_last([{}], ["a"]) is None and a_avg([{}], ["a"]) is None
 
 
 def encoded_batch(tokenizer):

@@ -105,6 +105,9 @@ def test_images_without_marks_stand_first(tmp_path):
     assert talk.turns[0][1] == "<image><image>\nwhat"
 
 
+ASKED = [{"from": "human", "value": "what"}, {"from": "gpt", "value": "a cat"}]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -117,12 +120,29 @@ def test_images_without_marks_stand_first(tmp_path):
             "1 images for 2 marks",
         ),
         ([{"conversations": [{"from": "human", "value": "<image>"}]}], "0 images for 1 marks"),
+        ([{"image": 42, "conversations": ASKED}], 'entry 0: got 42 as "image", expected a path'),
+        ([{"image": ["a", 1], "conversations": ASKED}], 'entry 0: got .* as "image"'),
+        ([{"conversations": "what"}], 'entry 0: got a text as "conversations"'),
+        ([{"conversations": []}], 'entry 0: got an empty list as "conversations"'),
+        ([{"conversations": ["what"]}], r'entry 0, "conversations"\[0\]: got a text'),
+        ([{"conversations": ASKED[::-1]}], "entry 0: .*is an answer .* without a question"),
+        ([{"conversations": ASKED[:1]}], "entry 0: .*has no answer"),
+        ([{"conversations": ASKED}, 3], "entry 1: got a number, expected an object"),
     ],
 )
 def test_what_is_not_the_format_is_refused(tmp_path, content, message):
     (tmp_path / "d.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=message):
         read_llava(tmp_path / "d.json")
+
+
+def test_json_lines_and_a_byte_order_mark(tmp_path):
+    entry = json.dumps({"conversations": ASKED})
+    (tmp_path / "d.json").write_text(f"{entry}\n{entry}")
+    with pytest.raises(ValueError, match="d.json: holds JSON lines"):
+        read_llava(tmp_path / "d.json")
+    (tmp_path / "d.json").write_bytes(f"[{entry}]".encode("utf-8-sig"))
+    assert len(read_llava(tmp_path / "d.json")) == 1
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -39,7 +39,7 @@ def nothing_happens(tmp_path, monkeypatch):
 def refused(capsys, *arguments: str) -> str:
     before = sorted(os.listdir())
     assert cli.main(list(arguments)) == 2
-    text = capsys.readouterr().err
+    text = capsys.readouterr().err.removeprefix("oasis: loading\n")
     assert text.startswith("error: ") and text.count("\n") == 1, text
     assert sorted(os.listdir()) == before
     return text.removeprefix("error: ").strip()

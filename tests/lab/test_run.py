@@ -136,7 +136,7 @@ def test_warmed_texts_are_not_computed_again(tmp_path):
     list(shared.warm())
     computed = []
     shared.prefix.lower.register_forward_hook(lambda *args: computed.append(1))
-    items = [item for task in shared.encoded for item in task]
+    items = shared.items
     for start in range(0, len(items), 5):  # with other neighbours, hence other padding
         batch = shared.collator(items[start : start + 5])
         shared.prefix.attention_mask = batch["attention_mask"]

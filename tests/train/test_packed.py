@@ -3,10 +3,10 @@
 import datasets
 import pytest
 import torch
-from tiny_models import tiny_llama
+from tiny_models import tiny_llama, tiny_model
 from tiny_sft import SelectingSFT, SFTInOrder, sft_rows, sft_trainer
 from tiny_training import Fixed, InOrder, Rows, arguments
-from transformers import DataCollatorWithFlattening, Trainer
+from transformers import DataCollatorWithFlattening, LlamaForCausalLM, Trainer
 
 from oasis.train import SelectionTrainer
 from oasis.train.batch.packed import is_packed, packed, unpacked
@@ -200,3 +200,26 @@ def test_a_long_stretch_without_a_selection_is_said(tmp_path, caplog, monkeypatc
     trainer.args.max_steps = 5
     trainer.train()
     assert caplog.text.count("nothing was selected") == 1
+
+
+class Blurring(LlamaForCausalLM):
+    """Does not look at where sequences begin."""
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None, labels=None):
+        return super().forward(input_ids, attention_mask)
+
+
+@pytest.mark.shows(
+    "Packed rows", "a model whose attention does not keep them apart", "refused, first batch"
+)
+def test_sequences_that_see_each_other_are_refused(tmp_path):
+    model = Blurring(tiny_model().config)
+    trainer = SelectionTrainer(
+        model=model,
+        args=arguments(tmp_path, remove_unused_columns=False),
+        train_dataset=Rows(8),
+        data_collator=Flat(return_tensors="pt"),
+        policy="oasis",
+    )
+    with pytest.raises(ValueError, match="got Blurring, in which sequences of one packed row see"):
+        trainer.train()

@@ -113,6 +113,16 @@ def test_nothing_runs_in_a_step_without_a_selection(tmp_path, optim):
         assert torch.equal(a, b)
 
 
+def test_a_gradient_scaler_passes_a_step_without_a_selection(tmp_path):
+    masks = [torch.tensor([value] * 4, dtype=torch.bool) for value in (1, 0, 1)]
+    trainer = selection_trainer(tmp_path, tiny_llama(dtype=torch.float32), Fixed(masks))
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)  # as with fp16
+    plain = selection_trainer(tmp_path, tiny_llama(dtype=torch.float32), Fixed(masks))
+    assert trainer.train().training_loss == pytest.approx(plain.train().training_loss, rel=1e-5)
+    for a, b in zip(plain.model.parameters(), trainer.model.parameters(), strict=True):
+        assert (a - b).abs().max() < 1e-2 * 1e-2
+
+
 def test_weights_that_no_gradient_reaches_are_refused():
     model, rows = tiny_llama(), batch()
     rows.pop(TASK, None)

@@ -44,9 +44,11 @@ class Epilogue(Protocol):
 
     def sketched(self) -> list[Tensor]:
         """Per table, [T, m]: the sketch of E so far, relative to the ridge as it stands."""
+        ...
 
     def reduce(
         self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
     ) -> Tensor:
         """K [N, N] float64: K_ij = sum of <delta_t, delta_s> <h_t, h_s> over t in i, s in j, with
         delta_t = tilt_t E_t - label_t e_{y_t}; lower halves of products and inner [T, T]."""
+        ...

@@ -33,6 +33,7 @@ def load_modules(names: Sequence[str]) -> None:
         if module_name in sys.modules:
             continue
         spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None and spec.loader is not None, "a .py file has a loader"
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:

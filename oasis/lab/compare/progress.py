@@ -105,8 +105,7 @@ class Progress:
         names = {cell.name for cell in running}
         for name in [name for name in self.tails if name not in names]:
             self.tails.pop(name)  # another comparison had it
-            if name in self.lines:
-                self.live.remove_task(self.lines.pop(name))
+            self._remove_line(name)
         for name, tail in self.tails.items():
             tail.update()
             if self.live is not None and tail.total:
@@ -142,8 +141,11 @@ class Progress:
 
     def _end(self, cell: Cell) -> None:
         self.tails.pop(cell.name, None)
-        if cell.name in self.lines:
-            self.live.remove_task(self.lines.pop(cell.name))
+        self._remove_line(cell.name)
+
+    def _remove_line(self, name: str) -> None:
+        if self.live is not None and name in self.lines:
+            self.live.remove_task(self.lines.pop(name))
 
     def _say(self, cell: Cell, text: str) -> None:
         line = f"[{self.done + self.lost}/{len(self.cells)}] {cell.name}: {text}"

@@ -105,7 +105,7 @@ def compare(
 
 def number_of_workers(grid: Grid, cells: Sequence[Cell]) -> int:
     """How many runs go side by side."""
-    if grid.workers != "auto":
+    if isinstance(grid.workers, int):
         return min(grid.workers, len(cells))
     return max(1, min(cores(), MOST_WORKERS, len(cells)) if _on_cpu(cells) else 1)
 
@@ -208,15 +208,18 @@ class Pool:
         return worker
 
     def _collect(self) -> None:
-        busy = {worker.pipe: worker for worker in self.workers if worker.cell}
+        busy = [worker for worker in self.workers if worker.cell is not None]
         if not busy:
             time.sleep(min(POLL, max(0.0, self.retry_at - time.monotonic())))
             return
-        for pipe in connection.wait(list(busy), POLL):
-            worker = busy[pipe]
-            cell, worker.cell = worker.cell, None
+        ready = connection.wait([worker.pipe for worker in busy], POLL)
+        for worker in busy:
+            cell = worker.cell
+            if worker.pipe not in ready or cell is None:
+                continue
+            worker.cell = None
             try:
-                outcome = pipe.recv()
+                outcome = worker.pipe.recv()
             except (EOFError, ConnectionResetError):
                 worker.process.join()
                 self.workers.remove(worker)

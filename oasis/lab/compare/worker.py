@@ -148,11 +148,11 @@ def _output_to(path: str) -> Iterator[None]:
 
 def summary(directory: Path) -> str:
     """One line about a finished run."""
-    end = end_event(directory / EVENTS) or {}
-    parts = [f"{name} {100 * end[key]:.1f} %" for name, key in
-             (("A_last", "a_last"), ("A_avg", "a_avg")) if end.get(key) is not None]  # fmt: skip
-    if end.get("candidates"):
-        parts.append(f"{100 * end['selected'] / end['candidates']:.2f} % selected")
-    if end.get("seconds"):
-        parts.append(f"{end['seconds']:.0f} s")
-    return ", ".join(parts)
+    end = end_event(directory / EVENTS)
+    if end is None:
+        return ""
+    known = (("A_last", end.get("a_last")), ("A_avg", end.get("a_avg")))
+    parts = [f"{name} {100 * value:.1f} %" for name, value in known if value is not None]
+    if candidates := end.get("candidates"):
+        parts.append(f"{100 * end.get('selected', 0) / candidates:.2f} % selected")
+    return ", ".join([*parts, f"{end['seconds']:.0f} s"])

@@ -51,7 +51,9 @@ def read(path: Path, wanted: list[str], most: int = MOST) -> list[bytes]:
                     if not member.isfile():
                         raise ValueError(f"{path.name}: {member.name} is not a file")
                     left -= _checked(path, member.name, member.size, left)
-                    contents[member.name] = archive.extractfile(member).read()
+                    file = archive.extractfile(member)
+                    assert file is not None  # of a file there is one
+                    contents[member.name] = file.read()
                     missing.remove(member.name)
                 if not missing:
                     break

@@ -1,21 +1,17 @@
 """Folders of two continual-learning benchmarks as tasks: TRACE and Long Sequence (O-LoRA).
 
-Prompts and answers are taken as the files have them. A `Task` with `choices` can be evaluated by
-`oasis.lab.evaluate.choice_accuracy`; one without (`choices == ()`) is answered in free text, for
-which `exact_match`, `normalised_match` and `first_character` are here. TRACE measures MeetingBank
-by ROUGE-L, Py150 by fuzzy ratio and 20Minuten by SARI: packages of those names compute them, and
-none of them is a dependency of this one.
+Prompts and answers are taken as the files have them. A `Task` with `choices` is evaluated by the
+likelihood of its choices; one without is answered in free text and has a `metric`.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from oasis.lab.data.json_files import kind_of, read_json, read_list
 from oasis.lab.data.tasks import Example, Task
 
 TRACE = (  # in the order of the paper
@@ -23,11 +19,21 @@ TRACE = (  # in the order of the paper
     *("FOMC", "20Minuten", "NumGLUE-cm", "MeetingBank"),
 )
 LABELLED = ("C-STANCE", "FOMC")  # of those, answered by one of a few labels
+MEASURED = {  # the others, each as the benchmark measures it
+    "NumGLUE-ds": "exact",
+    "NumGLUE-cm": "exact",
+    "ScienceQA": "first_character",
+    "Py150": "fuzzy",
+    "20Minuten": "sari",
+    "MeetingBank": "rouge_l",
+}
 LONG_SEQUENCE = (  # (type, dataset) in the order of the paper
     *(("TC", "DBPedia"), ("NLI", "RTE"), ("WiC", "WiC"), ("SC", "Amazon"), ("TC", "Yahoo")),
     *(("TC", "AG News"), ("NLI", "MNLI"), ("SC", "IMDB"), ("MultiRC", "MultiRC"), ("NLI", "CB")),
     *(("SC", "Yelp"), ("COPA", "COPA"), ("QQP", "QQP"), ("SC", "SST2"), ("BoolQA", "BoolQA")),
 )
+INSTRUCTIONS = "instruction_config.json"
+PRESETS = {"trace": TRACE, "long_sequence": tuple(name for _, name in LONG_SEQUENCE)}
 
 
 def read_trace(
@@ -59,14 +65,14 @@ def read_trace(
         splits.append(_draw(examples, count, argument, path, seed))
     known = {example.answer for examples in splits for example in examples}
     choices = tuple(sorted(known)) if name in LABELLED else ()
-    return Task(name, choices, *splits)
+    return Task(name, choices, *splits, metric=MEASURED.get(name))
 
 
 def read_long_sequence(
     folder: str | Path,
     kind: str,
     dataset: str,
-    instruction: str,
+    instruction: str | None,
     *,
     train: int | None = None,
     test: int | None = None,
@@ -76,42 +82,79 @@ def read_long_sequence(
     """A dataset of Long Sequence: `<folder>/<kind>/<dataset>/{train,dev,test,labels}.json`.
 
     The prompt is the instruction, `Option: ` and the labels, the sentence, `Answer:`, on a line
-    each. Case, spaces and dashes in the names of folders don't matter ("AG News" is `agnews`).
+    each; without an instruction it is the sentence alone. Case, spaces and dashes in the names of
+    folders don't matter ("AG News" is `agnews`). A label that is not in `labels.json` (MNLI has "-"
+    where annotators disagree) is trained on as it is, and can't be right at evaluation.
 
     Args:
         folder: `CL_Benchmark`.
         kind: SC, TC, NLI, QQP, BoolQA, MultiRC, COPA or WiC.
-        instruction: of the kind, see `read_instructions`.
+        instruction: of the kind, see `read_instructions`; None where it has none (COPA).
         train, test, held_out ("test" or "dev"), seed: as of `read_trace`.
 
     Raises:
-        FileNotFoundError, ValueError: as of `read_trace`; also a label not in `labels.json`.
+        FileNotFoundError, ValueError: as of `read_trace`.
     """
     if held_out not in ("test", "dev"):
         raise ValueError(f"held_out: got {held_out!r}, expected 'test' or 'dev'")
     home = _child(_child(Path(folder), kind), dataset)
-    labels = _load(home / "labels.json")
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+    labels = read_list(home / "labels.json")
+    if not all(isinstance(label, str) for label in labels):
         raise ValueError(f"{home / 'labels.json'}: expected a list of strings")
-    start = f"{instruction.strip()}\nOption: {', '.join(labels)}\n"
+    start, end = "", ""
+    if instruction is not None:
+        start, end = f"{instruction.strip()}\nOption: {', '.join(labels)}\n", "\nAnswer:"
     splits = []
     for argument, split, count in (("train", "train", train), ("test", held_out, test)):
         path = home / f"{split}.json"
-        examples = []
-        for number, (sentence, label) in enumerate(_pairs(path, "sentence", "label")):
-            if label not in labels:
-                raise ValueError(
-                    f"{path}, entry {number}: got the label {label!r}, expected one of {labels}"
-                )
-            examples.append(Example(f"{start}{sentence}\nAnswer:", label))
+        pairs = _pairs(path, "sentence", "label")
+        examples = [Example(f"{start}{sentence}{end}", label) for sentence, label in pairs]
         splits.append(_draw(examples, count, argument, path, seed))
     return Task(dataset, tuple(labels), *splits)
+
+
+def read_preset(
+    preset: str,
+    folder: str | Path,
+    names: Sequence[str],
+    *,
+    train: Sequence[int | None],
+    test: int | None = None,
+    seed: int = 0,
+) -> list[Task]:
+    """The tasks `names` of a preset below `folder`, `train[k]` examples of the k-th.
+
+    For "long_sequence" the folder is `CL_Benchmark` or the one it is in; `instruction_config.json`
+    lies in either, or in `configs` beside it.
+
+    Raises:
+        FileNotFoundError, ValueError: as of `read_trace`; a name that the preset does not have.
+    """
+    for name in names:
+        if name not in PRESETS[preset]:
+            expected = ", ".join(PRESETS[preset])
+            raise ValueError(f"tasks: got {name!r}, expected some of {expected}")
+    counts = [{"train": count, "test": test, "seed": seed} for count in train]
+    if preset == "trace":
+        return [read_trace(folder, n, **count) for n, count in zip(names, counts, strict=True)]
+    home = Path(folder)
+    home = home / "CL_Benchmark" if (home / "CL_Benchmark").is_dir() else home
+    places = [home, home.parent, home.parent / "configs"]
+    found = [p / INSTRUCTIONS for p in places if (p / INSTRUCTIONS).is_file()]
+    if not found:
+        raise FileNotFoundError(f"data: no {INSTRUCTIONS} in any of {', '.join(map(str, places))}")
+    instructions = read_instructions(found[0])
+    kinds = {name: kind for kind, name in LONG_SEQUENCE}
+    return [
+        read_long_sequence(home, kinds[name], name, instructions.get(kinds[name]), **count)
+        for name, count in zip(names, counts, strict=True)
+    ]
 
 
 def read_instructions(path: str | Path) -> dict[str, str]:
     """The first instruction of each kind in `instruction_config.json`."""
     try:
-        return {kind: found[0]["instruction"] for kind, found in _load(Path(path)).items()}
+        return {kind: found[0]["instruction"] for kind, found in read_json(Path(path)).items()}
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f'{path}: expected {{kind: [{{"instruction_type": ..., "instruction": ...}}]}}'
@@ -121,55 +164,24 @@ def read_instructions(path: str | Path) -> dict[str, str]:
 def read_task_config(path: str | Path) -> list[tuple[str, str]]:
     """(kind, dataset) of a task configuration, `{"TC": [{"dataset name": "dbpedia", ...}]}`."""
     try:
-        return [(k, d["dataset name"]) for k, found in _load(Path(path)).items() for d in found]
+        return [(k, d["dataset name"]) for k, found in read_json(Path(path)).items() for d in found]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f'{path}: expected {{kind: [{{"dataset name": ...}}]}}') from error
 
 
-def exact_match(predictions: Sequence[str], answers: Sequence[str]) -> float:
-    """Share of predictions that are the answer, but for white space around them."""
-    return _share(predictions, answers, str.strip)
-
-
-def normalised_match(predictions: Sequence[str], answers: Sequence[str]) -> float:
-    """Share of predictions that are the answer, but for case, punctuation and white space."""
-    return _share(predictions, answers, _normalise)
-
-
-def first_character(predictions: Sequence[str], answers: Sequence[str]) -> float:
-    """Share of predictions whose first character is the answer's (ScienceQA: A, B, ...)."""
-    return _share(predictions, answers, lambda text: text.strip()[:1])
-
-
-def _share(predictions: Sequence[str], answers: Sequence[str], form) -> float:
-    pairs = list(zip(predictions, answers, strict=True))
-    return sum(form(prediction) == form(answer) for prediction, answer in pairs) / len(pairs)
-
-
-def _normalise(text: str) -> str:
-    return " ".join(re.sub(r"[^\w\s]", "", text.lower()).split())
-
-
-def _load(path: Path) -> Any:
-    if not path.is_file():
-        beside = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else None
-        there = f"its folder has {', '.join(beside)}" if beside else "its folder is not there"
-        raise FileNotFoundError(f"{path}: not found ({there if beside != [] else 'empty folder'})")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
-
-
 def _pairs(path: Path, question: str, answer: str) -> list[tuple[str, str]]:
-    entries, pairs = _load(path), []
-    if not isinstance(entries, list) or not entries:
-        raise ValueError(f"{path}: expected a list of entries, at least one")
-    for number, entry in enumerate(entries):
-        pair = (entry.get(question), entry.get(answer)) if isinstance(entry, dict) else (None,)
-        if not all(isinstance(text, str) for text in pair):
-            raise ValueError(f'{path}, entry {number}: expected texts "{question}" and "{answer}"')
-        pairs.append(pair)
+    pairs = []
+    for number, entry in enumerate(read_list(path)):
+        if not isinstance(entry, dict):
+            raise ValueError(f"{path}, entry {number}: got {kind_of(entry)}, expected an object")
+        for name in (question, answer):
+            if not isinstance(entry.get(name), str):
+                got = f"{kind_of(entry[name])} as " if name in entry else "no "
+                raise ValueError(
+                    f'{path}, entry {number}: got {got}"{name}", expected texts "{question}" and '
+                    f'"{answer}"'
+                )
+        pairs.append((entry[question], entry[answer]))
     return pairs
 
 

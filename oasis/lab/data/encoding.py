@@ -12,9 +12,36 @@ from oasis.names import IGNORED
 from oasis.train.batch.columns import ITEM, TASK
 
 
+def prompt_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """The special tokens that the tokenizer puts before a text (BOS, or none), and the text's own.
+
+    What it puts behind a text (EOS, [SEP]) is left out: an answer is to follow.
+    """
+    own = tokenizer(text, add_special_tokens=False)["input_ids"]
+    whole = tokenizer(text)["input_ids"]
+    for start in range(len(whole) - len(own) + 1):
+        if whole[start : start + len(own)] == own:
+            return whole[:start], own
+    raise ValueError(f"prompt: the tokenizer changes the tokens of {text!r} beside special ones")
+
+
+def following_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of a text as it follows another.
+
+    Alone, a text gets a token for a space that is not there from some tokenizers (Llama's
+    SentencePiece), so it is put behind something and the tokens of that are taken off.
+    """
+    before = "x" if text[:1].isspace() else "\n"
+    start = tokenizer(before, add_special_tokens=False)["input_ids"]
+    whole = tokenizer(before + text, add_special_tokens=False)["input_ids"]
+    if whole[: len(start)] == start:
+        return whole[len(start) :]
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
 def answer_ids(answer: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of an answer as it follows a prompt: one space before it, no special tokens."""
-    ids = tokenizer(" " + answer.strip(), add_special_tokens=False)["input_ids"]
+    ids = following_ids(" " + answer.strip(), tokenizer) if answer.strip() else []
     if not ids:
         raise ValueError(f"answer: {answer!r} has no tokens")
     return ids
@@ -30,21 +57,23 @@ def encode(
     """Token ids of prompt and answer; labels are the answer's ids, -100 on the prompt.
 
     Labels are not shifted (the model shifts them). A prompt that is too long loses tokens at its
-    beginning, so that the question at its end and the whole answer stay. `eos` ends the answer
-    with the end-of-sequence token (wanted where answers are generated). ValueError where the
-    answer leaves no room for at least one prompt token.
+    beginning, but for a BOS, so that the question at its end and the whole answer stay. `eos` ends
+    the answer with the end-of-sequence token (wanted where answers are generated). ValueError where
+    the answer leaves no room for at least one prompt token.
     """
     answer = answer_ids(example.answer, tokenizer)
     if eos:
         answer = [*answer, tokenizer.eos_token_id]
-    room = max_length - len(answer)
+    first, prompt = prompt_ids(example.prompt.rstrip(), tokenizer)
+    room = max_length - len(first) - len(answer)
     if room < 1:
         raise ValueError(
             f"max_length: got {max_length}, expected more than the answer's {len(answer)} tokens"
+            + (f" and {len(first)} before the prompt" if first else "")
         )
-    prompt = tokenizer(example.prompt.rstrip())["input_ids"][-room:]
-    if not prompt:
+    if not first + prompt:
         raise ValueError(f"prompt: {example.prompt!r} has no tokens; nothing predicts the answer")
+    prompt = first + prompt[-room:]
     return {"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer}
 
 

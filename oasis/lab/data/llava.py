@@ -6,7 +6,6 @@ A file is a list of `{"id", "image": a path or several (may be absent), "convers
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oasis.lab.data.json_files import kind_of, read_list
+from oasis.lab.data.pictures import open_picture
 from oasis.names import IGNORED
 from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.images import COUNTS, IMAGE_KEYS
@@ -32,6 +33,7 @@ class Conversation:
     id: str
     images: tuple[Path, ...]
     turns: tuple[tuple[str, str], ...]
+    where: str = ""  # file and entry, for errors
 
     def messages(self, images: Sequence[Any] | None = None) -> list[dict]:
         """The turns as `processor.apply_chat_template` takes them, with `images` (default: the
@@ -58,38 +60,70 @@ def read_llava(path: str | Path, images: str | Path | None = None) -> list[Conve
 
     Raises:
         ValueError: not of the format, or not as many images as "<image>" marks; the message names
-            file and entry. No mark at all: all images stand before the first question.
+            file, entry and field. No mark at all: all images stand before the first question.
     """
     path = Path(path)
     folder = path.parent if images is None else Path(images)
-    entries = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(entries, list):
-        raise ValueError(f"{path}: got a {type(entries).__name__}, expected a list of entries")
+    entries = read_list(path, least=0)
     return [_conversation(entry, folder, f"{path}, entry {i}") for i, entry in enumerate(entries)]
 
 
 def _conversation(entry: Any, folder: Path, where: str) -> Conversation:
-    if not isinstance(entry, dict) or not entry.get("conversations"):
-        raise ValueError(f'{where}: expected an object with "conversations" that has turns')
-    names = entry.get("image") or []
-    names = [names] if isinstance(names, str) else names
-    turns = []
-    for turn in entry["conversations"]:
-        role = ROLES.get(turn.get("from"))
-        if role is None or not isinstance(turn.get("value"), str):
-            raise ValueError(
-                f'{where}: got the turn {turn!r}, expected "from" (one of {", ".join(ROLES)}) and '
-                'a text as "value"'
-            )
-        turns.append((role, turn["value"]))
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: got {kind_of(entry)}, expected an object")
+    found = entry.get("conversations")
+    if not isinstance(found, list) or not found:
+        got = "an empty list" if found == [] else kind_of(found)
+        got = got if "conversations" in entry else "nothing"
+        raise ValueError(f'{where}: got {got} as "conversations", expected a list of turns')
+    turns = [_turn(turn, f'{where}, "conversations"[{at}]') for at, turn in enumerate(found)]
+    names = _image_names(entry.get("image"), where)
     marks = sum(text.count(MARK) for _, text in turns)
     if names and not marks:
         first = next((i for i, (role, _) in enumerate(turns) if role == "user"), 0)
         turns[first] = (turns[first][0], MARK * len(names) + "\n" + turns[first][1])
     elif marks != len(names):
-        raise ValueError(f"{where}: got {len(names)} images for {marks} marks {MARK}")
+        raise ValueError(f'{where}: "image" has {len(names)} images for {marks} marks {MARK}')
+    _check_order([role for role, _ in turns], where)
     files = tuple(folder / name for name in names)
-    return Conversation(str(entry.get("id", "")), files, tuple(turns))
+    return Conversation(str(entry.get("id", "")), files, tuple(turns), where)
+
+
+def _turn(turn: Any, where: str) -> tuple[str, str]:
+    if not isinstance(turn, dict):
+        raise ValueError(
+            f'{where}: got {kind_of(turn)}, expected an object with "from" and "value"'
+        )
+    role = ROLES.get(turn["from"]) if isinstance(turn.get("from"), str) else None
+    if role is None or not isinstance(turn.get("value"), str):
+        raise ValueError(
+            f'{where}: got the turn {turn!r}, expected "from" (one of {", ".join(ROLES)}) and a '
+            'text as "value"'
+        )
+    return role, turn["value"]
+
+
+def _check_order(roles: list[str], where: str) -> None:
+    """An answer needs a question before it, and a conversation at least one of both."""
+    asked = False
+    for at, role in enumerate(roles):
+        if role == "assistant" and not asked:
+            raise ValueError(
+                f'{where}: "conversations"[{at}] is an answer ("gpt") without a question ("human") '
+                "before it"
+            )
+        asked = asked or role == "user"
+    if "assistant" not in roles:
+        raise ValueError(f'{where}: "conversations" has no answer ("gpt")')
+
+
+def _image_names(value: Any, where: str) -> list[str]:
+    if value is None:
+        return []
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f'{where}: got {value!r} as "image", expected a path or a list of them')
+    return [name for name in names if name]
 
 
 class LlavaCollator:
@@ -106,7 +140,7 @@ class LlavaCollator:
         processor: with a chat template, a `tokenizer` and an image processor.
         max_length (int or None): longest sample in tokens; a longer one is refused, since a cut
             could go through an image.
-        open_image: makes an image of a path; default: Pillow's, as RGB.
+        open_image: makes an image of a path; default: `oasis.lab.data.pictures.open_picture`.
     """
 
     def __init__(
@@ -117,7 +151,7 @@ class LlavaCollator:
     ) -> None:
         self.processor = processor
         self.max_length = max_length
-        self.open_image = _open if open_image is None else open_image
+        self.open_image = open_picture if open_image is None else open_image
 
     def __call__(self, items: Sequence[Conversation | dict]) -> dict[str, Tensor]:
         """The batch of conversations, or of dicts with one as "conversation" whose numbers `TASK`
@@ -159,7 +193,7 @@ class LlavaCollator:
 
     def _encode(self, talk: Conversation) -> dict[str, Tensor]:
         """One conversation: tensors [L] by key, image tensors as the processor makes them."""
-        messages = talk.messages([self.open_image(path) for path in talk.images])
+        messages = talk.messages([self._image(path, talk) for path in talk.images])
         whole = self._process(messages)
         ids = whole["input_ids"]
         if self.max_length is not None and len(ids) > self.max_length:
@@ -184,6 +218,14 @@ class LlavaCollator:
             labels[ids == token] = IGNORED
         return {**whole, "labels": labels}
 
+    def _image(self, path: Path, talk: Conversation) -> Any:
+        try:
+            return self.open_image(path)
+        except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: a damaged PNG
+            where = talk.where or f"conversation {talk.id!r}"
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+            raise kind(f"{where}: the image {path} cannot be read ({error})") from error
+
     def _process(self, messages: list[dict], **options: Any) -> dict[str, Tensor]:
         made = self.processor.apply_chat_template(
             messages, tokenize=True, return_dict=True, return_tensors="pt", **options
@@ -198,10 +240,3 @@ class LlavaCollator:
                 )
             row[key] = value if key in IMAGE_KEYS else value[0]
         return row
-
-
-def _open(path: Path) -> Any:
-    from PIL import Image
-
-    with Image.open(path) as image:
-        return image.convert("RGB")

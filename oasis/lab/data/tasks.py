@@ -34,12 +34,18 @@ class Example:
 
 @dataclass(frozen=True)
 class Task:
-    """A named task: its possible answers, its training stream, its held-out examples."""
+    """A named task: its possible answers, its training stream, its held-out examples.
+
+    A task without `choices` is answered in free text; `metric` is the name in `oasis.lab.metrics`
+    of how that is measured, None by the held-out loss alone. Training may have answers that are not
+    among the choices; such a held-out example can't be right.
+    """
 
     name: str
     choices: tuple[str, ...]
     train: list[Example]
     test: list[Example]
+    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,9 @@ def _mail_text(raw: str) -> str:
     mail = email.message_from_string(raw)
     subject = re.sub(r"\[[^\]]*\]|^\s*re:", " ", str(mail["subject"] or ""), flags=re.IGNORECASE)
     parts = [part for part in mail.walk() if part.get_content_maintype() == "text"]
-    body = (parts[0].get_payload(decode=True) or b"") if parts else b""
-    text = re.sub(r"(?s)<(style|script|!--).*?(</\1>|-->)|<[^>]*>", " ", body.decode("latin-1"))
+    body = parts[0].get_payload(decode=True) if parts else None
+    text = body.decode("latin-1") if isinstance(body, bytes) else ""
+    text = re.sub(r"(?s)<(style|script|!--).*?(</\1>|-->)|<[^>]*>", " ", text)
     return f"{subject}. {html.unescape(text)}"
 
 

@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
-def mean(accuracy: Mapping[str, float], tasks: Sequence[str]) -> float:
-    """Mean accuracy over those of `tasks` that were measured, one at least."""
+def mean(accuracy: Mapping[str, float], tasks: Sequence[str]) -> float | None:
+    """Mean accuracy over those of `tasks` that have one (free text may have a loss alone); None
+    where none has.
+    """
     values = [accuracy[task] for task in tasks if task in accuracy]
-    return sum(values) / len(values)
+    return sum(values) / len(values) if values else None
 
 
-def a_last(history: Sequence[Mapping[str, float]], tasks: Sequence[str]) -> float:
+def a_last(history: Sequence[Mapping[str, float]], tasks: Sequence[str]) -> float | None:
     """Mean accuracy over all tasks at the last boundary (docs/method.md, 6)."""
     return mean(history[-1], tasks)
 
 
-def a_avg(history: Sequence[Mapping[str, float]], tasks: Sequence[str]) -> float:
-    """Mean over the task boundaries of the mean accuracy over the tasks seen so far.
+def a_avg(history: Sequence[Mapping[str, float]], tasks: Sequence[str]) -> float | None:
+    """Mean over the task boundaries of the mean accuracy over the tasks seen so far, where there is
+    one.
 
-    `history[k]` maps task names to the accuracy at the end of task k and must have tasks 0..k.
+    `history[k]` maps task names to the accuracy at the end of task k.
     """
     if len(history) != len(tasks):
         raise ValueError(f"history: got {len(history)} boundaries, expected {len(tasks)}")
     means = [mean(accuracy, tasks[: k + 1]) for k, accuracy in enumerate(history)]
-    return sum(means) / len(means)
+    known = [value for value in means if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def standard_error(accuracy: Mapping[str, float], held_out: Mapping[str, int]) -> float:

@@ -82,10 +82,11 @@ class Checkpoints:
         written = scratch(self.directory) / f"checkpoint-{step}"
         log.sync()
         folder = _free(self.directory / written.name)
-        manifest.seal(written, name=folder.name, step=step, record=[log.offset, log.digest])
+        about = {"name": folder.name, "step": step, "record": [log.offset, log.digest]}
+        content = manifest.seal(written, **about)
         os.rename(written, folder)
         atomic.sync(self.directory)
-        self.found.append(Checkpoint(folder, manifest.read(folder)))
+        self.found.append(Checkpoint(folder, content))
         self.drop(KEPT)
 
     def drop(self, kept: int = 0) -> None:
@@ -119,9 +120,9 @@ def save_adapter(model: Any, directory: Path) -> None:
     written, folder = scratch(directory) / ADAPTER, directory / ADAPTER
     with atomic.failed_writes_named(written):
         model.save_pretrained(written)
-    manifest.seal(written)
+    files = manifest.seal(written)["files"]
     folder.mkdir(exist_ok=True)
-    for name in (*manifest.read(written)["files"], manifest.NAME):
+    for name in (*files, manifest.NAME):
         os.replace(written / name, folder / name)
     atomic.sync(folder)
 

@@ -19,7 +19,8 @@ Number = float | None
 
 class Start(TypedDict):
     """The first: which run it is. `boundaries`: steps at which each task ends; `held_out`: examples
-    that each task is evaluated on.
+    that each task is evaluated on; `data` and `rows`: a digest of rows of one's own, and what was
+    said of them.
     """
 
     type: Literal["start"]
@@ -31,13 +32,16 @@ class Start(TypedDict):
     tasks: list[str]
     boundaries: list[int]
     held_out: NotRequired[dict[str, int]]
+    data: NotRequired[str]
+    rows: NotRequired[list[str]]
     model: str
     device: str
 
 
 class Selection(TypedDict):
     """One candidate batch, counted from 0, of the step (from 1) that trains on it. Lists are by
-    candidate; `tokens`: label tokens of all; `skipped`: candidates that are not finite.
+    candidate; `key`: where each comes from (file and line); `tokens`: label tokens of all;
+    `skipped`: candidates that are not finite.
     """
 
     type: Literal["selection"]
@@ -45,6 +49,7 @@ class Selection(TypedDict):
     step: int
     task: list[int | None] | None
     item: NotRequired[list[int] | None]
+    key: NotRequired[list[str]]
     selected: list[bool]
     informativeness: list[Number] | None
     relative: list[Number] | None
@@ -69,21 +74,27 @@ class Step(TypedDict):
 
 
 class Evaluation(TypedDict):
-    """Accuracies after a task (its index; -1: before training), in [0, 1]."""
+    """Accuracies after a task (its index; -1: before training), in [0, 1], and of tasks in free
+    text the held-out loss, in nats per label token.
+    """
 
     type: Literal["evaluation"]
     step: int
     after_task: int
     accuracy: dict[str, Number]
+    loss: NotRequired[dict[str, Number]]
     seconds: float
 
 
 class End(TypedDict):
-    """The last: what the run came to. From `tokens` on see `accounts`."""
+    """The last: what the run came to; `loss`: mean held-out loss over the tasks in free text. From
+    `tokens` on see `accounts`.
+    """
 
     type: Literal["end"]
     a_last: NotRequired[Number]
     a_avg: NotRequired[Number]
+    loss: NotRequired[Number]
     candidates: NotRequired[int]
     selected: NotRequired[int]
     seconds: float

@@ -22,8 +22,10 @@ NAME = "manifest.json"
 logger = logging.getLogger(__name__)
 
 
-def seal(folder: Path, **about: Any) -> None:
-    """Bring all files in `folder` to the disk and list them, beside what `about` says of them."""
+def seal(folder: Path, **about: Any) -> dict[str, Any]:
+    """Bring all files in `folder` to the disk and list them, beside what `about` says of them; what
+    `read` will say.
+    """
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path != folder / NAME:
@@ -32,6 +34,7 @@ def seal(folder: Path, **about: Any) -> None:
     content = {"version": VERSION, **about, "files": files}
     text = json.dumps({"content": content, "sha256": _digest(content)}, indent=1)
     atomic.write(folder / NAME, text + "\n")
+    return content
 
 
 def read(folder: Path) -> dict[str, Any] | None:

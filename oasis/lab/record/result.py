@@ -17,9 +17,11 @@ from oasis.lab.record.events import End, Event
 class RunResult:
     """Outcome of a run. `seconds` is wall-clock time without loading and zero-shot evaluation.
 
-    `history[k]` holds the accuracies at the end of task k. `forward_seconds` is the mean time of a
-    plain forward with loss of one candidate batch, None where it was not measured. A run that was
-    stopped early is not `finished` and has None for `a_last` and `a_avg`.
+    `history[k]` holds the accuracies at the end of task k, `losses` the held-out losses of the
+    tasks in free text before training and at the end of each task. `forward_seconds` is the mean
+    time of a plain forward with loss of one candidate batch, None where it was not measured. A run
+    that was stopped early is not `finished` and has None for `a_last`, `a_avg` and `loss` (the mean
+    over the tasks in free text of the held-out loss at the end, None where there are none).
     """
 
     directory: Path
@@ -28,8 +30,10 @@ class RunResult:
     steps: int
     zero_shot: dict[str, float]
     history: list[dict[str, float]] = field(default_factory=list)
+    losses: list[dict[str, float]] = field(default_factory=list)
     a_last: float | None = None
     a_avg: float | None = None
+    loss: float | None = None
     candidates: int = 0
     selected: int = 0
     seconds: float = 0.0
@@ -44,13 +48,15 @@ class RunResult:
         return self.selected / self.candidates if self.candidates else 0.0
 
 
-def end_of(config: RunConfig, events: Sequence[Event], sums: Mapping[str, Any]) -> End:
-    """The last event of a run whose record is `events`."""
+def end_of(tasks: Sequence[str], events: Sequence[Event], sums: Mapping[str, Any]) -> End:
+    """The last event of a run on `tasks` whose record is `events`."""
     history = _history(events)
+    losses = _losses(events)[-1]
     return {
         "type": "end",
-        "a_last": a_last(history, config.tasks),
-        "a_avg": a_avg(history, config.tasks),
+        "a_last": a_last(history, tasks),
+        "a_avg": a_avg(history, tasks),
+        "loss": sum(losses.values()) / len(losses) if losses else None,
         "candidates": sums["candidates"],
         "selected": sums["selected"],
         "seconds": sums["seconds"],
@@ -70,6 +76,7 @@ def result_of(config: RunConfig, events: Sequence[Event], **sums: Any) -> RunRes
         steps=sum(event["type"] == "step" for event in events),
         zero_shot=_accuracies(events)[-1],
         history=_history(events),
+        losses=_losses(events),
         **{**_parts(events), **sums, **{k: v for k, v in end.items() if k in names}},
     )
 
@@ -86,6 +93,16 @@ def _accuracies(events: Sequence[Event]) -> dict[int, dict[str, float]]:
         for event in events
         if event["type"] == "evaluation"
     }
+
+
+def _losses(events: Sequence[Event]) -> list[dict[str, float]]:
+    """Held-out losses before training and at the end of each task."""
+    found = {
+        event["after_task"]: {k: v for k, v in event.get("loss", {}).items() if v is not None}
+        for event in events
+        if event["type"] == "evaluation"
+    }
+    return [found[k] for k in sorted(found)]
 
 
 def _parts(events: Sequence[Event]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -42,7 +43,7 @@ def looks(alike: Sequence[Variant]) -> dict[str, Look]:
     rivals = [v for v in alike if v.policy not in ("oasis", "random", "full")]
     rivals = [v for v in rivals if ours is None or v.settings == ours.settings]
     scored = [v for v in rivals if v.mean("a_last") is not None]
-    best = max(scored, key=lambda v: v.mean("a_last")) if scored else None
+    best = max(scored, key=lambda v: v.known("a_last")) if scored else None
     result = {}
     for variant in alike:
         look = Look()
@@ -84,7 +85,7 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
         axes_list, figure = _panels(panels)
         for axes, (ratio, alike) in zip(axes_list, panels, strict=True):
             look = looks(alike)
-            alike = sorted(alike, key=lambda v: v.mean("a_last"))
+            alike = sorted(alike, key=lambda v: v.known("a_last"))
             for row, variant in enumerate(alike):
                 shown = look[variant.label]
                 values = variant.values("a_last")
@@ -177,16 +178,16 @@ def cost(found: Sequence[Variant]) -> Figure | None:
     ]
     if not kinds:
         return None
-    alike = sorted(alike, key=lambda v: -(v.mean(kinds[0][1]) + v.mean(kinds[0][2])))
+    alike = sorted(alike, key=lambda v: -(v.known(kinds[0][1]) + v.known(kinds[0][2])))
     look = looks(alike)
     with rc_context(STYLE):
         figure = Figure(figsize=(FULL, ROW * len(alike) + 1.3), layout="constrained")
         grid = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for axes, (name, scoring, training) in zip(grid, kinds, strict=True):
-            whole = ours.mean(scoring) + ours.mean(training)
+            whole = ours.known(scoring) + ours.known(training)
             left = np.zeros(len(alike))
             for part, color in ((scoring, PURPLE), (training, GREEN)):
-                width = np.array([v.mean(part) / whole for v in alike])
+                width = np.array([v.known(part) / whole for v in alike])
                 edge = {"edgecolor": SURFACE, "linewidth": 1}
                 axes.barh(range(len(alike)), width, 0.66, left=left, color=color, **edge)
                 left += width
@@ -211,7 +212,7 @@ def density_and_skew(found: Sequence[Variant]) -> Figure | None:
     if not metrics:
         return None
     alike = [v for v in alike if all(v.values(m) for m in metrics)]
-    alike = sorted(alike, key=lambda v: -v.mean(metrics[0]))
+    alike = sorted(alike, key=lambda v: -v.known(metrics[0]))
     if not alike:
         return None
     look = looks(alike)
@@ -336,7 +337,7 @@ def _name_rows(axes: Axes, names: Sequence[str], shown: Sequence[Look]) -> None:
     axes.grid(axis="x", color=GRID)
 
 
-def _label_column(axes: Axes, ends: Sequence[tuple[str, Sequence[float], Look]]) -> None:
+def _label_column(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], Look]]) -> None:
     """Names in a column right of the plot, each with a thin line to its curve's end."""
     ends = sorted(ends, key=lambda end: end[1][1])
     places = apart([end[1][1] for end in ends], axes.get_ylim(), 0.042)
@@ -356,17 +357,17 @@ def _label_column(axes: Axes, ends: Sequence[tuple[str, Sequence[float], Look]])
         )
 
 
-def _label_highlighted(axes: Axes, ends: Sequence[tuple[str, Sequence[float], Look]]) -> None:
+def _label_highlighted(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], Look]]) -> None:
     """Names of the highlighted curves, each beside its end."""
     ends = sorted((end for end in ends if end[2].highlighted), key=lambda end: end[1][1])
     places = apart([end[1][1] for end in ends], axes.get_ylim(), 0.06)
     axes.set_xlim(right=1.08 * max((end[1][0] for end in ends), default=1.0))
     for (name, (x, _), look), place in zip(ends, places, strict=True):
-        offset = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+        offset: Any = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate(name, (x, place), fontsize=8.5, **offset, **_ink(look))
 
 
-def _ink(look: Look) -> dict[str, str]:
+def _ink(look: Look) -> Any:
     weight = "bold" if look.highlighted else "normal"
     return {"color": look.color if look.highlighted else MUTED, "fontweight": weight}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -26,7 +27,7 @@ Z_RANGE = 5.0
 WIDE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "Unifont", "PingFang SC")
 INSTALLED = {font.name for font in fontManager.ttflist}
 
-STYLE = {
+STYLE: Any = {
     "font.family": "sans-serif",
     # The first comes with matplotlib; the page's own font replaces it.
     "font.sans-serif": ["DejaVu Sans", *(name for name in WIDE if name in INSTALLED)],

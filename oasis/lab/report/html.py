@@ -13,7 +13,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from oasis.lab.report import figures, groups
+from oasis.lab.report import figures, groups, samples
 from oasis.lab.report.groups import Group
 from oasis.lab.report.runs import Run
 
@@ -99,6 +99,8 @@ def render(runs: Sequence[Run]) -> str:
         rows=[row for group in grouped for row in rows(group)],
         note=standard_error_note(runs),
         figures=cards,
+        losses=samples.losses(runs),
+        samples=samples.samples(runs),
         runs=runs,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +96,12 @@ def welch(ours: Sequence[float], theirs: Sequence[float]) -> Welch:
         return Welch(difference, n, None, "one seed: no test")
     if not _varies(ours) and not _varies(theirs):
         return Welch(difference, n, None, "no spread: no test")
-    return Welch(difference, n, float(stats.ttest_ind(ours, theirs, equal_var=False).pvalue))
+    _, p = stats.ttest_ind(ours, theirs, equal_var=False)
+    return Welch(difference, n, float(p))
+
+
+def _sum(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
 
 
 def _varies(values: Sequence[float]) -> bool:
@@ -127,13 +133,17 @@ class Variant:
         return [float(v) for v in self.rows[metric] if v is not None and not pd.isna(v)]
 
     def mean(self, metric: str) -> float | None:
+        return self.known(metric) if self.values(metric) else None
+
+    def known(self, metric: str) -> float:
+        """The mean of a metric that every run has."""
         values = self.values(metric)
-        return sum(values) / len(values) if values else None
+        return sum(values) / len(values)
 
     def deviation(self, metric: str) -> float | None:
         """Sample standard deviation over the seeds; None for fewer than two."""
         values = self.values(metric)
-        return float(pd.Series(values).std(ddof=1)) if len(values) > 1 else None
+        return statistics.stdev(values) if len(values) > 1 else None
 
     def mark(self, metric: str) -> str:
         """ "best", "close" (not significantly different from the best, by a test) or ""."""
@@ -147,13 +157,12 @@ class Variant:
 
     @property
     def flops(self) -> float | None:
-        parts = [self.mean("score_flops"), self.mean("train_flops")]
-        return None if None in parts else sum(parts)
+        return _sum(self.mean("score_flops"), self.mean("train_flops"))
 
     @property
     def work_seconds(self) -> float | None:
         """Mean seconds of scoring and training."""
-        return self.mean("score_seconds") + self.mean("train_seconds")
+        return _sum(self.mean("score_seconds"), self.mean("train_seconds"))
 
 
 def variants(runs: Iterable[Run]) -> list[Variant]:
@@ -262,7 +271,7 @@ def _test_alike(alike: Sequence[Variant], metric: str) -> None:
     scored = [variant for variant in alike if variant.values(metric)]
     if not scored:
         return
-    best = max(scored, key=lambda variant: variant.mean(metric))
+    best = max(scored, key=lambda variant: variant.known(metric))
     ours = ours_among(scored)
     for variant in scored:
         variant.best[metric] = variant is best

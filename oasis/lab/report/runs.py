@@ -34,6 +34,7 @@ class Batch:
     threshold: float | None
     seconds: float  # scoring forward and selection
     skipped: int  # candidates whose scores were not finite
+    keys: list[str] = field(default_factory=list)  # where each comes from, where the record says it
 
     @property
     def num_candidates(self) -> int:
@@ -53,6 +54,7 @@ class Evaluation:
     seconds: float
     candidates: int  # candidates seen when it was taken
     seconds_before: float = 0.0  # of scoring and training
+    loss: dict[str, float] = field(default_factory=dict)  # held-out, of tasks in free text, in nats
 
 
 @dataclass
@@ -95,10 +97,9 @@ class Run:
         for event in record.events:
             _add(run, event)
         run.label = run.label or run.policy
-        if not run.held_out:
-            size = run.settings.get("held_out")
-            run.held_out = dict.fromkeys(run.tasks, size if isinstance(size, int) else None)
-        run.held_out = {name: size for name, size in run.held_out.items() if size}
+        size = run.settings.get("held_out")
+        if not run.held_out and isinstance(size, int) and size > 0:
+            run.held_out = dict.fromkeys(run.tasks, size)
         return run
 
     @cached_property
@@ -190,8 +191,9 @@ class Run:
         points = []
         for evaluation in self.evaluations:
             seen = self.tasks[: evaluation.after_task + 1]
-            if any(name in evaluation.accuracy for name in seen):
-                points.append((evaluation.candidates, accuracy.mean(evaluation.accuracy, seen)))
+            mean = accuracy.a_last([evaluation.accuracy], seen)
+            if mean is not None:
+                points.append((evaluation.candidates, mean))
         return points
 
     def accuracy_over_time(self) -> list[tuple[float, float]]:
@@ -244,7 +246,7 @@ class Run:
         return accuracy.standard_error(measured, self.held_out)
 
 
-def find(paths: Iterable[str | Path]) -> list[Path]:
+def find(paths: Iterable[str | Path] | str | Path) -> list[Path]:
     """Expand `paths` to run directories: each is one itself, or a folder of them.
 
     Raises FileNotFoundError naming the first path that holds no run, ValueError for no paths.
@@ -340,6 +342,7 @@ def _selection(run: Run, event: events.Selection) -> None:
         threshold=event["threshold"],
         seconds=event["seconds"],
         skipped=event["skipped"],
+        keys=event.get("key", []),
     )
     while run.batches and run.batches[-1].index >= batch.index:  # a resumed run repeats these
         run.batches.pop()
@@ -358,6 +361,7 @@ def _evaluation(run: Run, event: events.Evaluation) -> None:
             after_task=event["after_task"],
             accuracy=_known(event["accuracy"]),
             seconds=event["seconds"],
+            loss=_known(event.get("loss", {})),
             candidates=run.candidates,
             seconds_before=run.score_seconds + run.train_seconds,
         )

@@ -90,7 +90,12 @@ PathText = Annotated[
 Texts = Annotated[
     list[Text],
     BeforeValidator(_items),
-    Must("a list of texts, at least one, each once", lambda v: 0 < len(v) == len(set(v))),
+    Must("a list of texts, each once", lambda v: len(v) == len(set(v))),
+]
+Paths = Annotated[
+    list[PathText],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    Must("a path or a list of paths, each once", lambda v: len(v) == len(set(v))),
 ]
 FolderName = Annotated[
     Text, Must(f"a plain folder name of at most {LONGEST} bytes", is_folder_name)

@@ -64,6 +64,18 @@ def text(model: type[Settings]) -> str:
     return "\n\n".join(blocks)
 
 
+def commented(model: type[Settings]) -> str:
+    """A YAML file of all settings with their defaults, each behind a comment of what it is."""
+    blocks = []
+    for title, lines in sections(model):
+        blocks.append(f"# {title}")
+        for line in lines:
+            more = LINK.sub(r"\1", f"{line.help} Takes {line.takes}.")
+            body = textwrap.fill(more, WIDTH, initial_indent="# ", subsequent_indent="# ")
+            blocks.append(f"{body}\n{line.name}: {line.default}")
+    return "\n\n".join(blocks) + "\n"
+
+
 def tables(model: type[Settings]) -> str:
     """For the page."""
     blocks = []

@@ -62,8 +62,7 @@ def compute(
     """
     batch = right_padded(batch)
     labels = batch["labels"]
-    total = len(labels)
-    count = total if candidates is None else candidates
+    count = len(labels) if candidates is None else candidates
     block = needs & GRAMS if layer == "last_block" else frozenset()
     of_head = (needs & HEAD) - block
     scored, differentiated = bool(of_head), bool(needs & GRADS or block)
@@ -78,15 +77,10 @@ def compute(
         calls.append(hidden.shape)
         last = hidden.detach()
         if scored:
-            sketch = SKETCH if "sketch" in of_head else 0
-            known = head_scores(module, last, labels, head, sketch)
+            known = head_scores(module, last, labels, head, SKETCH * ("sketch" in of_head))
             found.update({name: getattr(known, name)[:count] for name in of_head - GRAMS})
             found.update(_grams(known.gram, known.sketch, of_head, count))
-        if "features" in needs:
-            found["features"] = mean_over(last, attended(batch))[:count]
-        if "image_text_score" in needs:
-            score = image_text_score(model, batch, last)
-            found["image_text_score"] = None if score is None else score[:count]
+        found.update(_of_states(model, batch, last, needs, count))
         if not differentiated:
             return hidden[:, :0]
         if head.gather:
@@ -114,8 +108,21 @@ def compute(
             losses = mean_losses(logits, labels, where)
             found.update(grads.sketches(losses[:count], groups))
             if block:
-                gram, rows = grads.gram(losses, last, SKETCH if "sketch" in block else 0)
+                gram, rows = grads.gram(losses, last, SKETCH * ("sketch" in block))
                 found.update(_grams(gram, rows, block, count))
+    return found
+
+
+def _of_states(
+    model: nn.Module, batch: dict, last: Tensor, needs: frozenset[str], count: int
+) -> dict[str, Tensor | None]:
+    """What `needs` asks for of the last hidden states [N, T, D], of the first `count` rows."""
+    found: dict[str, Tensor | None] = {}
+    if "features" in needs:
+        found["features"] = mean_over(last, attended(batch))[:count]
+    if "image_text_score" in needs:
+        score = image_text_score(model, batch, last)
+        found["image_text_score"] = None if score is None else score[:count]
     return found
 
 

@@ -1,0 +1,70 @@
+// Candidates by one block: checked, and with zeros where one cannot be scored (oasis/usable.h).
+// Nobody waits for what is wrong: it becomes a code beside the results, and then nobody is valid.
+#pragma once
+#include "common.cuh"
+#include "oasis/usable.h"
+
+namespace oasis {
+
+constexpr int kUsableThreads = 256;
+
+struct UsableArguments {
+  Usable u;
+  bool products;   // whether gram is checked for what no inner product can be
+  int64_t* wrong;  // one number, written
+};
+
+__device__ inline Wrong told_first(Wrong a, Wrong b) {
+  return a == Wrong::nothing || (b != Wrong::nothing && b < a) ? b : a;
+}
+
+// A warp reads the sketch of one sample after the other.
+__device__ inline Wrong judge_candidates(const Usable& u) {
+  Wrong wrong = Wrong::nothing;
+  const int lane = int(threadIdx.x) % kWarp;
+  for (int64_t i = threadIdx.x / kWarp; i < u.n; i += kUsableThreads / kWarp) {
+    double odd = 0.0;
+    if (u.sketch)
+      for (int64_t k = lane; k < u.width; k += kWarp)
+        odd += !finite_number(u.sketch[i * u.width + k]);
+    odd = warp_sum(odd);
+    if (lane == 0) wrong = told_first(wrong, judge_candidate(u, i, odd == 0.0));
+  }
+  return wrong;
+}
+
+__device__ inline Wrong judge_entries(const UsableArguments& a) {
+  const Usable& u = a.u;
+  const int64_t n = u.n;
+  Wrong wrong = Wrong::nothing;
+  for (int64_t e = threadIdx.x; e < n * n; e += kUsableThreads) {
+    const int64_t i = e / n, j = e % n;
+    const double here = u.gram[e], limit = sqrt(u.gram[i * n + i]) * sqrt(u.gram[j * n + j]);
+    if (a.products && i == j && here < 0) wrong = Wrong::negative;
+    if (a.products && no_product(here, u.gram[j * n + i], limit))
+      wrong = told_first(wrong, Wrong::products);
+    u.left[e] = u.valid[i] && u.valid[j] ? here : 0.0;
+    if (!finite_number(u.left[e])) wrong = told_first(wrong, Wrong::entries);
+  }
+  return wrong;
+}
+
+__global__ void __launch_bounds__(kUsableThreads, 1) usable_kernel(const UsableArguments a) {
+  Wrong* found = reinterpret_cast<Wrong*>(dynamic_shared());
+  const Usable& u = a.u;
+  const Wrong of_samples = judge_candidates(u);
+  __syncthreads();  // who is valid is known
+  found[threadIdx.x] = told_first(of_samples, judge_entries(a));
+  __syncthreads();  // everybody's finding is there
+  Wrong wrong = Wrong::nothing;
+  for (int k = 0; k < kUsableThreads; ++k) wrong = told_first(wrong, found[k]);
+  if (threadIdx.x == 0) *a.wrong = int64_t(wrong);
+  if (wrong == Wrong::nothing) return;
+  for (int64_t i = threadIdx.x; i < u.n; i += kUsableThreads) {
+    u.valid[i] = false;
+    u.informativeness[i] = 0.0;
+  }
+  for (int64_t e = threadIdx.x; e < u.n * u.n; e += kUsableThreads) u.left[e] = 0.0;
+}
+
+}  // namespace oasis

@@ -1,0 +1,189 @@
+"""What the fields of a row mean: which of them ask, which answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oasis.lab.data.json_files import kind_of
+from oasis.lab.data.llava import ROLES
+from oasis.lab.data.own.rows import Row
+
+# Turns in one field, in the order they are looked for.
+TALKS = ("messages", "conversations")
+# (question, context or None, answer), in the order they are looked for.
+PAIRS = (
+    ("prompt", None, "completion"),
+    ("prompt", None, "answer"),
+    ("prompt", None, "response"),
+    ("instruction", "input", "output"),
+    ("instruction", "context", "response"),
+    ("question", None, "answer"),
+    ("sentence", None, "label"),
+)
+TEXT = "text"
+IMAGES = ("image", "images")
+CHAT, PAIR, WHOLE = "chat", "pair", "text"  # kinds of samples
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a row says: turns of (role, text), role "user", "assistant" or "system".
+
+    `kind`: "chat" (turns as they are), "pair" (a prompt and its completion) or "text" (one turn of
+    the assistant, learnt as a whole).
+    """
+
+    key: str
+    kind: str
+    turns: tuple[tuple[str, str], ...]
+
+    @property
+    def answer(self) -> str | None:
+        """The answer, where there is one and it comes last."""
+        answers = [text for role, text in self.turns if role == "assistant"]
+        single = self.kind != WHOLE and len(answers) == 1 and self.turns[-1][0] == "assistant"
+        return answers[0] if single else None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to learn, or nothing that asks for it."""
+        answers = any(text.strip() for role, text in self.turns if role == "assistant")
+        asks = self.kind == WHOLE or any(t.strip() for role, t in self.turns if role != "assistant")
+        return not (answers and asks)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The fields of a file: `names` are those of turns (one), of question, context and answer
+    (three, the context may be None), or of a text (one).
+    """
+
+    kind: str
+    names: tuple[str | None, ...]
+
+    def sample(self, row: Row) -> Sample:
+        """ValueError naming row and field where a value is missing or of another type."""
+        for name in IMAGES:
+            if row.values.get(name):
+                raise ValueError(
+                    f'{row.key}: has "{name}"; samples with images are trained with '
+                    "oasis.lab.data.llava (docs/multimodal.md)"
+                )
+        if self.kind == CHAT:
+            return Sample(row.key, CHAT, _turns(row, self.names[0]))
+        if self.kind == WHOLE:
+            return Sample(row.key, WHOLE, (("assistant", _text(row, self.names[0])),))
+        question, context, answer = self.names
+        if isinstance(row.values.get(question), list):  # turns that end in a question
+            asked = _turns(row, question)
+            replied = row.values.get(answer)
+            said = _turns(row, answer) if isinstance(replied, list) else (
+                ("assistant", _text(row, answer)),
+            )  # fmt: skip
+            return Sample(row.key, CHAT, (*asked, *said))
+        prompt = _text(row, question)
+        more = _text(row, context) if row.values.get(context) is not None else ""
+        prompt = f"{prompt}\n{more}" if more.strip() else prompt
+        return Sample(row.key, PAIR, (("user", prompt), ("assistant", _text(row, answer))))
+
+
+def find_layout(
+    row: Row,
+    *,
+    prompt: str | None = None,
+    completion: str | None = None,
+    messages: str | None = None,
+    text: str | None = None,
+) -> Layout:
+    """The layout of a file whose first row is `row`: the named fields, or the first of `TALKS`,
+    `PAIRS` and `TEXT` that are there. ValueError where there are none.
+    """
+    given = [messages is not None, text is not None, (prompt or completion) is not None]
+    if sum(given) > 1 or (prompt is None) != (completion is None):
+        raise ValueError(
+            "data: expected the fields prompt and completion, or messages, or text; got "
+            + ", ".join(
+                name
+                for name, value in {
+                    "prompt": prompt, "completion": completion, "messages": messages, "text": text
+                }.items() if value is not None
+            )
+        )  # fmt: skip
+    if messages is not None:
+        layout = Layout(CHAT, (messages,))
+    elif text is not None:
+        layout = Layout(WHOLE, (text,))
+    elif prompt is not None:
+        layout = Layout(PAIR, (prompt, None, completion))
+    else:
+        return _known(row)
+    for name in layout.names:
+        if name is not None and name not in row.values:
+            raise ValueError(f'{row.key}: no field "{name}", got {_fields(row)}')
+    return layout
+
+
+def _known(row: Row) -> Layout:
+    for name in TALKS:
+        if name in row.values:
+            return Layout(CHAT, (name,))
+    for names in PAIRS:
+        question, context, answer = names
+        if question in row.values and answer in row.values:
+            return Layout(PAIR, names)
+    if TEXT in row.values:
+        return Layout(WHOLE, (TEXT,))
+    known = [*TALKS, *(f"{question} and {answer}" for question, _, answer in PAIRS), TEXT]
+    raise ValueError(
+        f"{row.key}: got {_fields(row)}, expected {', or '.join(known)}; or say which: "
+        "data.prompt and data.completion, data.messages, or data.text"
+    )
+
+
+def _fields(row: Row) -> str:
+    return "the fields " + ", ".join(f'"{name}"' for name in row.values) if row.values else "none"
+
+
+def _text(row: Row, name: str | None) -> str:
+    if name not in row.values:
+        raise ValueError(f'{row.key}: no field "{name}", got {_fields(row)}')
+    return _as_text(row.values[name], row.key, f'"{name}"')
+
+
+def _as_text(value: Any, key: str, field: str) -> str:
+    """A text; a whole number (a label, a sum) is one too, and nothing is an empty one."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"{key}: got {kind_of(value)} as {field}, expected a text")
+    return value
+
+
+def _turns(row: Row, name: str | None) -> tuple[tuple[str, str], ...]:
+    if name not in row.values:
+        raise ValueError(f'{row.key}: no field "{name}", got {_fields(row)}')
+    value = row.values[name]
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(f'{row.key}: got {kind_of(value)} as "{name}", expected a list of turns')
+    return tuple(_turn(turn, row.key, f'"{name}"[{at}]') for at, turn in enumerate(value))
+
+
+def _turn(turn: Any, key: str, where: str) -> tuple[str, str]:
+    """(role, text) of {"role", "content"}, or of LLaVA's {"from", "value"}."""
+    if not isinstance(turn, dict):
+        raise ValueError(f"{key}: got {kind_of(turn)} as {where}, expected an object")
+    named = ("role", "content") if "role" in turn else ("from", "value")
+    role = turn.get(named[0])
+    role = ROLES.get(role, role) if isinstance(role, str) else role
+    if role not in ROLES.values():
+        raise ValueError(
+            f'{key}: got the role {role!r} in {where}, expected "role" or "from" with one of '
+            f"{', '.join(dict.fromkeys((*ROLES.values(), *ROLES)))}"
+        )
+    if turn.get("tool_calls"):
+        raise ValueError(f"{key}: {where} has tool_calls, which are not read")
+    return role, _as_text(turn.get(named[1]), key, f'{where} "{named[1]}"')

@@ -1,0 +1,268 @@
+"""Rows of one's own as tasks: read once, encoded, split, and counted."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from oasis.lab.data.encoded import EncodedTask
+from oasis.lab.data.own.fields import PAIR, Layout, Sample, find_layout
+from oasis.lab.data.own.rows import Row, is_local, read_rows
+from oasis.lab.data.own.settings import DataSettings
+from oasis.lab.data.own.store import Items, Store
+from oasis.lab.data.own.tokens import NothingLeft, choice_ids, encode_sample
+
+# A closed set of answers is found where at most so many, of at most so many characters, come ten
+# times each on average.
+MOST_CHOICES, LONGEST_CHOICE, TIMES = 20, 40, 10
+
+
+def samples(settings: DataSettings, source: str) -> Iterator[tuple[Row, Sample]]:
+    """The rows of one source and what they say. ValueError naming the first that says nothing."""
+    rows = read_rows(
+        source, split=settings.split, subset=settings.subset, streaming=settings.streaming
+    )
+    layout: Layout | None = None
+    for row in islice(rows, settings.rows):
+        if layout is None:
+            layout = find_layout(
+                row,
+                prompt=settings.prompt,
+                completion=settings.completion,
+                messages=settings.messages,
+                text=settings.text,
+            )
+        yield row, layout.sample(row)
+    if layout is None:
+        raise ValueError(f"data: {source} has no rows")
+
+
+@dataclass
+class Counts:
+    """What became of the rows of one task."""
+
+    rows: int = 0
+    empty: int = 0
+    dropped: int = 0
+    cut: int = 0
+    last_only: int = 0
+
+    def losses(self, max_length: int) -> list[str]:
+        """What was not taken as it is, in words."""
+        told = {
+            f"cut to {max_length} tokens": self.cut,
+            "left out, for the answer leaves no room": self.dropped,
+            "left out, for they are empty": self.empty,
+            "learnt by the last answer alone (the chat template rewrites earlier turns)": (
+                self.last_only
+            ),
+        }
+        return [f"{count} {what}" for what, count in told.items() if count]
+
+
+@dataclass
+class _Task:
+    """A task while its rows come in."""
+
+    name: str
+    train: array = field(default_factory=lambda: array("q"))  # numbers in the store
+    test: array = field(default_factory=lambda: array("q"))
+    digests: array = field(default_factory=lambda: array("Q"))  # of those in `train`
+    answers: Counter | None = field(default_factory=Counter)  # None: not a closed set
+    styles: dict[str, Sample] = field(default_factory=dict)  # the first of each
+    counts: Counts = field(default_factory=Counts)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Tasks, the store that holds their rows, what there is to say, and a digest of all of it."""
+
+    tasks: list[EncodedTask]
+    store: Store
+    said: list[str]
+    digest: str
+
+
+def load(
+    settings: DataSettings, tokenizer: PreTrainedTokenizerBase, max_length: int, seed: int = 0
+) -> Loaded:
+    """Read all rows once. `seed` decides which are held out.
+
+    Raises:
+        FileNotFoundError, ValueError: see `read_rows` and `find_layout`; a task has too few rows.
+    """
+    return _Loader(settings, tokenizer, max_length, seed).load()
+
+
+class _Loader:
+    def __init__(
+        self,
+        settings: DataSettings,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        seed: int,
+    ) -> None:
+        self.settings, self.tokenizer = settings, tokenizer
+        self.max_length, self.seed = max_length, seed
+        self.store = Store()
+        self.tasks: dict[str, _Task] = {}
+        self.digest = hashlib.sha256()
+
+    def load(self) -> Loaded:
+        names = task_names(self.settings.path)
+        for source, name in zip(self.settings.path, names, strict=True):
+            self._read(source, name, held_out=False)
+        tests = self.settings.test
+        for source, name in zip(tests, names[: len(tests)], strict=True):
+            self._read(source, name, held_out=True)
+        tasks = [self._finish(task) for task in self.tasks.values()]
+        said = [line for task in self.tasks.values() for line in self._said(task)]
+        return Loaded(tasks, self.store, said, self.digest.hexdigest())
+
+    def _read(self, source: str, name: str, held_out: bool) -> None:
+        column = self.settings.task
+        for row, sample in samples(self.settings, source):
+            task = name if column is None else _task_of(row, column)
+            if task not in self.tasks:
+                if held_out and len(self.settings.path) == 1 == len(self.tasks):
+                    task = next(iter(self.tasks))
+                elif held_out:
+                    raise ValueError(
+                        f"{row.key}: of the task {task!r}, of which there are no rows to train on"
+                    )
+                else:
+                    self.tasks[task] = _Task(task)
+            self._take(self.tasks[task], sample, held_out)
+
+    def _take(self, task: _Task, sample: Sample, held_out: bool) -> None:
+        counts, answer = task.counts, sample.answer
+        counts.rows += 1
+        if sample.empty:
+            counts.empty += 1
+            return
+        try:
+            encoded = encode_sample(
+                sample, self.tokenizer, self.max_length, chat=self.settings.chat
+            )
+        except NothingLeft:
+            counts.dropped += 1
+            return
+        counts.cut += encoded.cut > 0
+        counts.last_only += encoded.last_only
+        style = _style(sample)
+        if answer is None or len(answer) > LONGEST_CHOICE:
+            task.answers = None
+        elif task.answers is not None:
+            task.answers[answer.strip()] += 1
+            if len(task.answers) > MOST_CHOICES:
+                task.answers = None
+        task.styles.setdefault(style, sample)
+        number = self.store.add(
+            input_ids=encoded.ids,
+            labels=encoded.labels,
+            key=sample.key,
+            answer=(answer or "").strip(),
+            style=style,
+        )
+        # What is asked decides, so that a question is on one side, whatever it is answered by.
+        asked = [turn for turn in sample.turns if turn[0] != "assistant"] or sample.turns
+        digest = hashlib.sha256(repr((self.seed, asked)).encode()).digest()
+        self.digest.update(repr((task.name, held_out, encoded.ids, encoded.labels)).encode())
+        if held_out:
+            task.test.append(number)
+        else:
+            task.train.append(number)
+            task.digests.append(int.from_bytes(digest[:8], "big"))
+
+    def _finish(self, task: _Task) -> EncodedTask:
+        if not self.settings.test:
+            _split(task, self.settings.test_share)
+        if not task.train:
+            raise ValueError(
+                f"data: the task {task.name!r} has no rows to train on, of {task.counts.rows} "
+                "that were read; " + ("; ".join(task.counts.losses(self.max_length)) or "add more")
+            )
+        choices = self._choices(task)
+        ids = {
+            style: choice_ids(sample, choices, self.tokenizer, self.settings.chat)
+            for style, sample in (task.styles.items() if choices else ())
+        }
+        train, test = Items(self.store, task.train), Items(self.store, task.test)
+        return EncodedTask(task.name, train, test, choices, ids)
+
+    def _choices(self, task: _Task) -> tuple[str, ...]:
+        if self.settings.answers is not None:
+            if self.settings.answers and task.answers is None and not _has_answers(task):
+                raise ValueError(
+                    f"data.answers: rows of the task {task.name!r} have no single answer at their "
+                    "end that could be one of them"
+                )
+            return tuple(self.settings.answers)
+        found = task.answers or {}
+        if len(found) >= 2 and sum(found.values()) >= TIMES * len(found):
+            return tuple(sorted(found))
+        return ()
+
+    def _said(self, task: _Task) -> Iterator[str]:
+        train, test = len(task.train), len(task.test)
+        how = "" if self.settings.test or not test else (
+            f" (data.test_share {self.settings.test_share:g}, by a digest of what they ask)"
+        )  # fmt: skip
+        rows = f"{task.counts.rows} row{'s' * (task.counts.rows != 1)}"
+        yield f"{task.name}: {rows}, {train} to train on, {test} held out{how}"
+        for loss in task.counts.losses(self.max_length):
+            yield f"{task.name}: {loss}"
+        choices = self._choices(task)
+        if choices and self.settings.answers is None:
+            found = ", ".join(choices)
+            yield f"{task.name}: judged by its answers, {found} (data.answers: [] for free text)"
+        elif choices and task.answers is not None:
+            others = sum(n for text, n in task.answers.items() if text not in choices)
+            if others:
+                yield f"{task.name}: {others} with another answer than data.answers has"
+
+
+def task_names(paths: Sequence[str]) -> list[str]:
+    """What tasks are called that are a file each: its name without the ending, where that is no
+    other's too, else the path.
+    """
+    short = [Path(path).stem if is_local(path) else path for path in paths]
+    return [
+        name if short.count(name) == 1 else path for name, path in zip(short, paths, strict=True)
+    ]
+
+
+def _task_of(row: Row, column: str) -> str:
+    value = row.values.get(column)
+    if not isinstance(value, (str, int)) or isinstance(value, bool) or value == "":
+        raise ValueError(f'{row.key}: got {value!r} as "{column}", expected the name of a task')
+    return str(value)
+
+
+def _style(sample: Sample) -> str:
+    """How the answer follows: in a chat, behind white space, or with a space put between."""
+    if sample.kind != PAIR:
+        return sample.kind
+    return "pair, white space" if sample.turns[0][1][-1:].isspace() else "pair"
+
+
+def _has_answers(task: _Task) -> bool:
+    return all(sample.answer is not None for sample in task.styles.values())
+
+
+def _split(task: _Task, share: float) -> None:
+    """Hold out the rows with the smallest digests; equal ones stay together."""
+    wanted = round(share * len(task.train))
+    if not wanted:
+        return
+    limit = sorted(task.digests)[wanted - 1]
+    pairs = list(zip(task.train, task.digests, strict=True))
+    task.test = array("q", (number for number, digest in pairs if digest <= limit))
+    task.train = array("q", (number for number, digest in pairs if digest > limit))

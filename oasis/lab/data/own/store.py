@@ -1,0 +1,80 @@
+"""Encoded rows in an Arrow file that is mapped into memory, so that any number of them fits."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import pyarrow as pa
+
+from oasis.train.batch.columns import ITEM
+
+SCHEMA = pa.schema(
+    [
+        ("input_ids", pa.list_(pa.int32())),
+        ("labels", pa.list_(pa.int32())),
+        ("key", pa.string()),
+        ("answer", pa.string()),
+        ("style", pa.string()),
+    ]
+)
+TOGETHER = 1000  # rows written at once
+
+
+class Store:
+    """Rows are added, then `rows` gives them by number. The file goes with the object."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="oasis-rows-")
+        self._path = Path(self._folder.name) / "rows.arrow"
+        self._writer = pa.ipc.new_stream(str(self._path), SCHEMA)
+        self._waiting: list[dict[str, Any]] = []
+        self._rows: Any = None
+        self.count = 0
+
+    def add(self, **row: Any) -> int:
+        """Write one row and return its number."""
+        self._waiting.append(row)
+        self.count += 1
+        if len(self._waiting) == TOGETHER:
+            self._flush()
+        return self.count - 1
+
+    def _flush(self) -> None:
+        self._writer.write_batch(pa.RecordBatch.from_pylist(self._waiting, SCHEMA))
+        self._waiting.clear()
+
+    @property
+    def rows(self) -> Any:
+        """All rows; nothing can be added any more."""
+        if self._rows is None:
+            import datasets
+
+            self._flush()
+            self._writer.close()
+            self._rows = datasets.Dataset.from_file(str(self._path))
+        return self._rows
+
+
+class Items(Sequence[dict[str, Any]]):
+    """Items of a stream by their place in `numbers`: rows of a store, looked up when asked for."""
+
+    def __init__(self, store: Store, numbers: Sequence[int]) -> None:
+        self.store, self.numbers = store, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Items: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | Items:
+        if isinstance(index, slice):
+            return Items(self.store, self.numbers[index])
+        number = self.numbers[index]
+        return {**self.store.rows[number], ITEM: number}

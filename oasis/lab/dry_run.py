@@ -1,0 +1,105 @@
+"""What a run will do and what it takes, from one batch of it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from oasis import policies
+from oasis.lab.config import RunConfig
+from oasis.lab.workspace import Workspace
+from oasis.train.batch.subbatch import right_padded, take
+from oasis.train.loss import summed_cross_entropy
+from oasis.train.scoring import inspect_head
+from oasis.train.signals.compute import compute
+
+
+def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[str]:
+    """Steps, candidates, samples to expect, memory and time of a run, line by line.
+
+    Loads the model and the rows, scores one candidate batch, trains on a share of it without
+    moving a weight, and writes nothing.
+    """
+    policy = policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
+    workspace = workspace or Workspace(config)
+    yield from workspace.said
+    stream = workspace.stream(config)
+    ratio = 1.0 if config.policy == "full" else config.ratio
+    candidates = stream.steps * config.batch_size
+    if config.epochs is not None:
+        candidates = config.epochs * sum(map(len, workspace.arrivals))
+    for task, end in zip(workspace.tasks, stream.boundaries, strict=True):
+        judged = "its answers" if task.choices else task.metric or "its loss"
+        yield (
+            f"{task.name}: until step {end}, judged by {judged} on {len(task.test)} held-out rows"
+        )
+    yield (
+        f"{stream.steps} steps, {candidates} candidates in batches of {config.batch_size}, about "
+        f"{int(ratio * candidates)} samples trained on (policy {config.policy}, ratio {ratio:g})"
+    )
+    with workspace.lora(config) as model:
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        whole = sum(p.numel() for p in model.parameters())
+        yield f"LoRA trains {trained:,} of {whole:,} parameters on {workspace.device}"
+        score, train = _measure(config, workspace, model, policy, ratio)
+        yield (
+            f"a step takes about {score + train:.2f} s ({score:.2f} s to score, {train:.2f} s to "
+            f"train), all {stream.steps} about {_duration(stream.steps * (score + train))}; "
+            "evaluation comes on top"
+        )
+    yield f"memory: {_memory(workspace.device) / 2**30:.2f} GiB at most so far, with one step of it"
+
+
+def _measure(
+    config: RunConfig,
+    workspace: Workspace,
+    model: nn.Module,
+    policy: policies.Policy,
+    ratio: float,
+) -> tuple[float, float]:
+    """Seconds to score a candidate batch and to train on the share `ratio` of it: the second time,
+    since the first warms up.
+    """
+    items = next(workspace.stream(config).batches())
+    batch = right_padded(
+        {
+            name: values.to(workspace.device)
+            for name, values in workspace.collator(items).items()
+            if name in ("input_ids", "attention_mask", "labels")
+        }
+    )
+    needs = frozenset(policy.needs) - {"validation"}
+    head = inspect_head(model, batch)
+    chosen = take(batch, torch.arange(max(1, round(ratio * len(items)))))
+    score = train = 0.0
+    for _ in range(2):
+        start = time.perf_counter()
+        if needs:
+            found = compute(model, batch, head, needs, layer=config.layer)
+            del found
+        scored = time.perf_counter()
+        loss, count, _ = summed_cross_entropy(model, chosen, gather=head.gather)
+        (loss / count).backward()
+        float(loss.detach())  # waits for the device
+        score, train = scored - start, time.perf_counter() - scored
+        model.zero_grad()
+    return score, train
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes that this process, or its tensors on a GPU, took at most."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,137 @@
+"""What a policy makes of a candidate batch, by the forward of a model that is not trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from oasis import Selection, policies
+from oasis.lab import model as models
+from oasis.lab.data.encoding import Collator
+from oasis.lab.data.own.tokens import Encoded
+from oasis.lab.evaluate import pad_id
+from oasis.policies.base import validation_rows
+from oasis.train.batch.rehearsal import Rehearsal
+from oasis.train.batch.subbatch import targets
+from oasis.train.scoring import Head, inspect_head
+from oasis.train.signals.compute import GRADS, GRAMS, compute
+from oasis.train.signals.sample_grads import SampleGradients
+
+
+class Scorer:
+    """Scores candidate batches and has `policy` choose.
+
+    Policies that ask for gradients of trained weights (and `layer` "last_block") get those of a
+    fresh LoRA on the model: what the first step of a training would see.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        policy: policies.Policy,
+        *,
+        layer: str = "head",
+        seed: int = 0,
+    ) -> None:
+        self.policy, self.layer = policy, layer
+        needs = frozenset(policy.needs)
+        if needs & GRADS or (layer == "last_block" and needs & GRAMS):
+            model = models.attach_lora(model, rank=16, alpha=None, layers=None, seed=seed)
+        self.model = model
+        self.pad = pad_id(tokenizer)
+        self.collate = Collator(self.pad, "right")
+        self.device = next(model.parameters()).device
+        self.rehearsal = Rehearsal(seed=seed) if "validation" in needs else None
+        self._head: Head | None = None
+        self._grads = SampleGradients()
+
+    def observe(self, rows: Sequence[Encoded]) -> tuple[Selection, policies.Signals]:
+        """What the policy chose of `rows`, and what it knew of them."""
+        batch = self.collate([{"input_ids": row.ids, "labels": row.labels} for row in rows])
+        batch = {name: values.to(self.device) for name, values in batch.items()}
+        needs = frozenset(self.policy.needs)
+        tokens = targets(batch["labels"]).sum(dim=1)
+        known: dict[str, Any] = {}
+        if needs:
+            if self._head is None or not self._head.verified:
+                self._head = inspect_head(self.model, batch)
+            scored = batch
+            if self.rehearsal is not None:
+                extra = validation_rows(self.policy)
+                scored = self.rehearsal.beside(batch, extra, pad_token_id=self.pad)
+            known = compute(
+                self.model, scored, self._head, needs, len(rows), self._grads, self.layer
+            )
+        signals = policies.Signals(len(rows), tokens=tokens, **known)
+        return self.policy.observe(signals), signals
+
+    def state_dict(self) -> dict[str, Any]:
+        """What later batches depend on."""
+        rehearsal = {} if self.rehearsal is None else self.rehearsal.state_dict()
+        return {"policy": dict(self.policy.state_dict()), "rehearsal": rehearsal}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        if self.rehearsal is not None:
+            self.rehearsal.load_state_dict(state["rehearsal"])
+
+
+def reasons(
+    selection: Selection, signals: policies.Signals, keys: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Of each row: "kept", "score" (informativeness), "z" (relative), and "why" it was not kept.
+
+    "redundant" says that its informativeness, before what it shares with rows already picked was
+    taken off, is at least the lowest score kept; "shared" is how much of it that is, and "with" the
+    kept row whose gradient is most like its own, at "cosine". "low": it is not. "not picked": the
+    policy says nothing of scores.
+    """
+    kept = selection.mask.cpu()
+    score, z, adjusted = (
+        None if values is None else values.cpu().double()
+        for values in (selection.informativeness, selection.relative, selection.adjusted)
+    )
+    found = []
+    for row, key in enumerate(keys):
+        told: dict[str, Any] = {"key": key, "kept": bool(kept[row])}
+        told["score"] = None if score is None else float(score[row])
+        told["z"] = None if z is None else float(z[row])
+        if selection.weight is not None and kept[row]:
+            told["weight"] = float(selection.weight[row])
+        if not kept[row]:
+            told |= _why(row, selection, signals, score, adjusted, keys)
+        found.append(told)
+    return found
+
+
+def _why(
+    row: int,
+    selection: Selection,
+    signals: policies.Signals,
+    score: torch.Tensor | None,
+    adjusted: torch.Tensor | None,
+    keys: Sequence[str],
+) -> dict[str, Any]:
+    if selection.skipped[row]:
+        return {"why": "its score is not finite"}
+    if score is None or adjusted is None or signals.gram is None:
+        return {"why": "not picked"}
+    picks = selection.mask.cpu().nonzero().flatten()
+    lost = adjusted[row] < score[row]
+    if not len(picks) or not lost or score[row] < adjusted[picks].min():
+        return {"why": "low"}
+    gram = signals.gram.cpu().double()
+    scale = gram.diagonal().clamp(min=torch.finfo(torch.float64).tiny).sqrt()
+    cosine = gram[row, picks] / (scale[row] * scale[picks])
+    closest = int(cosine.abs().argmax())
+    return {
+        "why": "redundant",
+        "with": keys[int(picks[closest])],
+        "cosine": round(float(cosine[closest]), 4),
+        "shared": round(1 - float(adjusted[row] / score[row]), 4),
+    }

@@ -1,0 +1,66 @@
+"""kernels/cuda/usable.cuh on the emulated device, against the CPU and plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from oasis import operators
+from oasis.operators.candidates import ENTRIES, NEGATIVE, PRODUCTS, SCORE, SKIPPED, usable_on_gpu
+
+from .test_siren import random_gram
+
+
+def assert_same(got, want):
+    for g, w in zip(got, want, strict=True):
+        assert torch.equal(g, w)
+
+
+@pytest.mark.parametrize("n", [1, 7, 16, 40, 300])
+@pytest.mark.parametrize("order", ["forward", "shuffled"])
+def test_a_good_batch_equals_the_cpu(device, order, n, generator):
+    device.configure(order=order)
+    gram = random_gram(n, 20, generator)
+    gram[0] = gram[:, 0] = 0
+    valid = torch.rand(n, generator=generator) < 0.8
+    scores = torch.rand(n, generator=generator, dtype=torch.float64)
+    sketch = torch.randn(n, 33, generator=generator, dtype=torch.float64)
+    for given in ((None, None, None), (valid, None, None), (valid, scores, sketch)):
+        assert_same(device.usable(gram, *given), operators.usable(gram, *given, "gram", True))
+
+
+def broken(generator):
+    """(code, Gram matrix, scores) of everything that can be wrong."""
+    gram = random_gram(9, 20, generator)
+    scores = gram.diagonal().clone()
+    less = scores.clone()
+    less[4] = -1.0
+    yield SCORE, gram, less
+    for code, at, value in (
+        (NEGATIVE, (3, 3), -1.0),
+        (PRODUCTS, (2, 5), 1e6),
+        (SKIPPED, (6, 6), torch.nan),
+        (SKIPPED, (6, 6), 1e151),
+        (ENTRIES, (2, 5), torch.nan),
+    ):
+        wrong = gram.clone()
+        wrong[at] = value
+        yield code, wrong, None
+
+
+def test_what_is_wrong_becomes_a_code_and_nobody_is_valid(device, generator):
+    for code, gram, scores in broken(generator):
+        left, informativeness, valid, _, wrong = device.usable(gram, scores=scores)
+        assert wrong == code
+        assert not valid.any() and (left == 0).all() and (informativeness == 0).all()
+        plain = usable_on_gpu(gram, None, scores, None, "gram", True)
+        assert plain[-1] == code and not plain[2].any()
+
+
+def test_what_cannot_be_scored_is_left_out_where_asked(device, generator):
+    gram, sketch = random_gram(9, 20, generator), torch.zeros(9, 40, dtype=torch.float64)
+    gram[6] = gram[:, 6] = torch.inf
+    sketch[2, 39] = torch.nan
+    got = device.usable(gram, sketch=sketch, raises=False)
+    assert_same(got, operators.usable(gram, None, None, sketch, "gram", False))
+    assert got[3].nonzero().flatten().tolist() == [2, 6] and got[-1] == 0
