@@ -12,8 +12,8 @@ from oasis.policies import Signals
 
 
 class Residual(policies.Resumable):
-    """The prototype of redundancy across batches: of what the remembered samples leave, a fixed
-    share of every batch, without comparison over time.
+    """Of what the remembered samples leave, a fixed share of every batch, by the residual rule (as
+    `oasis` with draw="even" has it) or drawn; with sketches of any size.
 
     Args:
         ratio, seed: as of every policy.
