@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> None:
         missing = [key for key in cells if (*key, seed) not in done]
         if missing:
             _append(out, _of_seed(texts, [cells[key] for key in missing], seed))
-    tables(_read(out))
+    labels = {label for label, _ in cells}
+    tables([row for row in _read(out) if row["label"] in labels])
 
 
 def _of_seed(texts: Pool, cells: list[Cell], seed: int) -> list[dict]:

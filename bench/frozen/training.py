@@ -117,7 +117,7 @@ def train(pool: Pool, stream: Stream, config: RunConfig, policy: Policy, seed: i
         policy.total_batches = len(stream.batches)
     candidates = selected = 0
     for hidden, label, task in stream.batches:
-        signals = seen(pool, adapter, hidden, label, task, policy.needs)
+        signals = seen(pool, adapter, hidden, label, task, policy)
         rows = policy.observe(signals).mask.nonzero().squeeze(1)
         candidates, selected = candidates + len(label), selected + len(rows)
         loss = None
@@ -130,12 +130,12 @@ def train(pool: Pool, stream: Stream, config: RunConfig, policy: Policy, seed: i
 
 @torch.no_grad()
 def seen(
-    pool: Pool, adapter: Adapter, hidden: Tensor, label: Tensor, task: Tensor, needs: frozenset[str]
+    pool: Pool, adapter: Adapter, hidden: Tensor, label: Tensor, task: Tensor, policy: Policy
 ) -> Signals:
     """What a policy is shown of a candidate batch."""
-    n = len(label)
+    n, needs = len(label), policy.needs
     if not needs:
-        return Signals(n, tokens=torch.ones(n, dtype=torch.int64), task=task)
+        return Signals(n, tokens=torch.ones(n, dtype=torch.int64), task=task, answer=label)
     state = adapter(hidden)
     known = oasis.head_gram(
         state,
@@ -144,13 +144,13 @@ def seen(
         torch.arange(n),
         num_samples=n,
         method="ghost",
-        sketch=512 if "sketch" in needs else 0,
+        sketch=getattr(policy, "width", 512) if "sketch" in needs else 0,
     )
     names = {"gram", "loss", "entropy", "el2n", "sketch"} & needs
     given = {name: getattr(known, name) for name in names}
     if "features" in needs:
         given["features"] = state
-    return Signals(n, tokens=known.tokens, task=task, **given)
+    return Signals(n, tokens=known.tokens, task=task, answer=label, **given)
 
 
 @torch.no_grad()

@@ -1,0 +1,67 @@
+"""Ways to choose that are tried on frozen states and are not offered (yet)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from oasis import Selection, operators, policies
+from oasis.names import COUNTERS
+from oasis.policies import Signals
+
+
+class Residual(policies.Resumable):
+    """Of what the remembered samples leave, a fixed share of every batch, by the residual rule (as
+    `oasis` with draw="even" has it) or drawn; with sketches of any size.
+
+    Args:
+        ratio, seed: as of every policy.
+        remember, memory_ridge, ridge: as of `oasis.Selector`.
+        draw: "top" (the picks of the residual rule, in their order) or "norm" (without replacement
+            with probabilities in proportion to the norm of what is left).
+        width: numbers of a sketch; the more, the nearer to exact inner products.
+    """
+
+    name = "residual"
+    needs = frozenset({"gram", "sketch"})
+    parts = ("generator",)
+
+    def __init__(
+        self,
+        ratio: float = 0.25,
+        seed: int = 0,
+        *,
+        remember: int = 64,
+        memory_ridge: float = 0.1,
+        ridge: float = 1.0,
+        draw: str = "top",
+        width: int = 512,
+    ):
+        self.budget = policies.Budget(ratio)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.options: dict[str, Any] = {"ridge": ridge, "memory_ridge": memory_ridge, "draw": draw}
+        self.width = width
+        self.memory = torch.zeros(remember, width, dtype=torch.float64)
+        self.counters = torch.zeros(len(COUNTERS), dtype=torch.int64)
+
+    def observe(self, signals: Signals) -> Selection:
+        gram, valid = signals.gram, signals.tokens > 0
+        left, scaled = operators.remembered(
+            gram, signals.sketch, valid, self.memory, self.counters, self.options["memory_ridge"]
+        )
+        count = self.budget.take(int(valid.sum()))
+        if self.options["draw"] == "top":
+            floor = torch.tensor(-torch.inf, dtype=torch.float64)
+            _, order = operators.siren(left, valid, floor, "residual", self.options["ridge"])
+        else:
+            uniform = torch.rand(len(gram), generator=self.generator, dtype=torch.float64)
+            order = (left.diagonal().log() / 2 - (-uniform.log()).log()).argsort(descending=True)
+        mask = torch.zeros(len(gram), dtype=torch.bool)
+        mask[order[:count]] = True
+        self.counters[COUNTERS["selected"]] += count
+        operators.remember_(scaled, mask, self.counters, self.memory)
+        return policies.unscored(mask)
+
+
+policies.register("residual", Residual)
