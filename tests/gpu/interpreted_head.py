@@ -1,8 +1,7 @@
 """The Triton kernels of head_gram in Triton's interpreter, on the CPU.
 
-Not collected by name: interpreting is fixed when a kernel is decorated, so test_triton_head.py runs
-this file in a process of its own, with TRITON_INTERPRET=1 and OASIS_HEAD_BACKEND=triton. Blocks are
-tiny there (`blocks.INTERPRETER`): some tens of tokens fill several tiles of every kernel.
+Interpreting is fixed when a kernel is decorated, so test_triton_head.py runs this file in a process
+of its own, with TRITON_INTERPRET=1 and OASIS_HEAD_BACKEND=triton, in tiny blocks (`INTERPRETER`).
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from oasis.gram.backends import choice as head_backend
 
 # E in one float16 plane: |error of E_t . E_s| <= 2 u |E_t| |E_s| + .., u = 2^-11 the roundoff, and
 # |delta|^2 >= 2 |E|^2 where no soft cap bends the label's column (bench/NOTES-head-gram-gpu.md).
-HALF_BOUND = 2.0**-11
-CAPPED_BOUND = 2.0**-10
+HALF_BOUND, CAPPED_BOUND = 2.0**-11, 2.0**-10
 
 
 @pytest.fixture(autouse=True)
