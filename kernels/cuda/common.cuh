@@ -26,16 +26,22 @@ __device__ inline unsigned char* dynamic_shared() {
 
 // Lays arrays out in one buffer. Started at address 0 it only measures, so that the host computes
 // the size of a buffer by the very code that divides it.
+// A pointer all the way: as an integer it would lose its address space, and what lies in shared
+// memory would be read by generic loads.
 struct Carve {
-  uintptr_t base;
+  unsigned char* base;
   size_t used = 0;
   __host__ __device__ explicit Carve(const void* buffer)
-      : base(reinterpret_cast<uintptr_t>(buffer)) {}
+      : base(static_cast<unsigned char*>(const_cast<void*>(buffer))) {}
   template <typename T>
   __host__ __device__ T* take(int64_t count) {
-    T* array = reinterpret_cast<T*>(base + used);
+#if defined(__CUDA_ARCH__)
+    T* array = reinterpret_cast<T*>(base + used);  // a branch would hide the space as well
+#else
+    T* array = base ? reinterpret_cast<T*>(base + used) : nullptr;
+#endif
     used += (size_t(count) * sizeof(T) + 15) / 16 * 16;
-    if (base) OASIS_POISON(reinterpret_cast<void*>(base + used), OASIS_GAP);
+    if (base) OASIS_POISON(base + used, OASIS_GAP);
     used += OASIS_GAP;
     return array;
   }

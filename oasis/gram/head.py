@@ -124,4 +124,4 @@ def head_gram(
         shape = hidden.shape[0], hidden.shape[1], weight.shape[0], num_samples
         method = cost.pick(*shape, sketch_dim, hidden.dtype, hidden.device)
     results = operators.head_gram(*arguments, mean, method, sketch_dim, seed, sketch)
-    return gathered(results, reduction, method)
+    return gathered(results, reduction, method, seed)

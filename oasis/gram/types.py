@@ -24,6 +24,7 @@ class HeadGram:
         sketch: [N, S] float64, a sketch of each gradient (`head_gram(sketch=S)`), or None: inner
             products of sketches estimate those of the gradients, those of other calls with the same
             head, S and seed as well. Zero without labels.
+        seed: of the sketch.
     """
 
     gram: Tensor
@@ -35,6 +36,7 @@ class HeadGram:
     reduction: str = "mean"
     method: str = "ghost"
     sketch: Tensor | None = None
+    seed: int = 0
 
     @property
     def perplexity(self) -> Tensor:
@@ -43,11 +45,11 @@ class HeadGram:
         return (self.loss / count).exp()
 
 
-def gathered(results: Sequence[Tensor], reduction: str, method: str) -> HeadGram:
+def gathered(results: Sequence[Tensor], reduction: str, method: str, seed: int) -> HeadGram:
     """What the operators return, with names."""
     gram, loss, entropy, el2n, correct, tokens, sketch = results
     known = sketch if sketch.shape[1] else None
-    return HeadGram(gram, loss, entropy, el2n, correct, tokens, reduction, method, known)
+    return HeadGram(gram, loss, entropy, el2n, correct, tokens, reduction, method, known, seed)
 
 
 @dataclass(frozen=True)

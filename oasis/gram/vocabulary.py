@@ -55,7 +55,7 @@ def merge(partials: Sequence[HeadGramPartial]) -> HeadGram:
     mean = one.reduction == "mean"
     tensors = one.inner, one.hidden, one.labels, one.tokens
     results = operators.head_merge(*sums, *tensors, one.softcap, one.scale, mean, one.seed)
-    return gathered(results, one.reduction, "ghost")
+    return gathered(results, one.reduction, "ghost", one.seed)
 
 
 def _options(p: HeadGramPartial) -> tuple[object, ...]:

@@ -116,21 +116,29 @@ def update(
 
 
 def draw(
-    probability: Tensor, relative: Tensor, valid: Tensor, kind: str, seed: int, offset: int
+    probability: Tensor,
+    relative: Tensor,
+    valid: Tensor,
+    kind: str,
+    seed: int,
+    offset: int,
+    due: int = 0,
 ) -> Tensor:
     """Which samples are selected ``[N]`` bool: ``P > r``, r from the Philox stream at ``offset``.
 
     "bernoulli": one r per position; "shared": one per batch; "systematic": one offset, a sample is
     taken where the cumulated P of the valid samples passes a whole number; "top": as many, those
-    with the largest z (ties: lowest index).
+    with the largest z (ties: lowest index); "even": ``due`` of them, floor(ratio x candidates) less
+    what has been selected before.
     """
     mask = torch.zeros(len(probability), dtype=torch.bool)
     r = uniform(seed, offset, len(probability))
-    if kind == "top":
+    if kind in ("top", "even"):
         own = [i for i in range(len(probability)) if valid[i]]
         own.sort(key=lambda i: (-float(relative[i]), i))
         expected = math.fsum(float(p) for p in probability[valid])
-        mask[own[: math.floor(float(r[0]) + expected)]] = True
+        count = math.floor(float(r[0]) + expected) if kind == "top" else max(0, due)
+        mask[own[:count]] = True
         return mask
     total = float(r[0])
     for i in range(len(probability)):

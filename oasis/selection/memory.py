@@ -46,7 +46,8 @@ def sketches(
                 f"oasis.head_gram(..., sketch={WIDTH}), as this selector remembers samples"
             )
         rows = check_sketch("gram.sketch", gram.sketch, gram.gram)
-        return Sketches(_padded(rows), f"head sketches of {rows.shape[1]} numbers", "gram")
+        kind = f"head sketches of {rows.shape[1]} numbers with the seed {gram.seed}"
+        return Sketches(_padded(rows), kind, "gram")
     if sketch is None:
         raise TypeError(
             "sketch: got None, expected sketches [N, S] of the samples beside their Gram matrix, "

@@ -23,8 +23,10 @@ class Preset:
             of batch means; "batch": sqrt(v); "raw": v; "within": root of the running within-batch
             variance about the running mean.
         draw: "bernoulli" (a uniform per sample), "shared" (one per batch), "systematic" (one offset
-            through the cumulated P: the count is within 1 of its expectation) or "top" (the same
-            count, and of each batch those with the largest z).
+            through the cumulated P: the count is within 1 of its expectation), "top" (the same
+            count, and of each batch those with the largest z) or "even" (of each batch the share
+            that is due, ratio x candidates less what has been selected, by the largest z: batches
+            are not compared with each other).
         warmup: candidates of the stream whose batches are normalised by their own mean and
             deviation; the first batch always is.
         recursion: of the running statistics. "equations": from the first batch on, the variance

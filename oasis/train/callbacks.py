@@ -85,7 +85,7 @@ class SelectionProgress(ProgressCallback):
     """The Trainer's progress bar with the task, the ratio so far and the last loss behind it.
 
     The task is the one most of the last candidates are of, by its name where `task_names` are
-    given, by its index otherwise, and left out where the batches carry no "task".
+    given, by its index otherwise, and left out where the batches tell none.
     """
 
     def __init__(self, counts: Counts, step: StepState, task_names: Sequence[str] = ()):

@@ -203,6 +203,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             )
         if several:
             batch = packed.unpacked(batch)
+            task = item = None  # were of whole rows
             if not self._inspected:
                 check_apart(self.model, batch, given)
         batch = right_padded(count_images(batch, unwrap(self.model).config))

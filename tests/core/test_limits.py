@@ -52,6 +52,12 @@ def test_no_test_file_is_too_long_or_imports_another():
     assert {p.name: found for p, text in texts.items() if (found := imported_tests(text))} == {}
 
 
+def test_test_files_have_names_of_their_own():
+    # Outside packages pytest imports them by their names alone.
+    own = [path.name for path in TESTS if not (path.parent / "__init__.py").exists()]
+    assert len(own) > 50 and len(own) == len(set(own))
+
+
 @pytest.mark.parametrize(
     "text",
     ["import test_a", "from test_a import b", "from core import test_a", "from .test_a import b"],

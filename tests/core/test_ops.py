@@ -11,7 +11,7 @@ from torch.library import opcheck
 
 import oasis
 from oasis import doctor
-from oasis.names import RULES
+from oasis.names import DRAWS, RULES
 
 TESTS = (
     "test_schema",
@@ -56,7 +56,7 @@ def test_siren(method, n, generator):
     opcheck(torch.ops.oasis.siren.default, arguments, test_utils=TESTS)
 
 
-@pytest.mark.parametrize("draw", ["bernoulli", "shared", "systematic", "top"])
+@pytest.mark.parametrize("draw", DRAWS)
 def test_oris(draw, generator):
     arguments = oris_arguments(generator, draw)
     opcheck(torch.ops.oasis.oris_.default, arguments, test_utils=TESTS)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from random_grams import random_gram
 
 from oasis import operators
 from oasis.operators.candidates import ENTRIES, NEGATIVE, PRODUCTS, SCORE, SKIPPED, usable_on_gpu
-
-from .test_siren import random_gram
 
 
 def assert_same(got, want):

@@ -16,7 +16,7 @@ from right_answers import head_arguments, vectors
 
 import oasis
 from oasis import reference
-from oasis.names import RULES
+from oasis.names import DRAWS, RULES
 
 DEVICE = torch.device(os.environ.get("OASIS_TEST_DEVICE") or "cuda")
 GPU = DEVICE.type == "cuda"
@@ -152,7 +152,7 @@ def test_residual_equals_the_cpu_for_many(n):
 
 
 @pytest.mark.parametrize("preset", sorted(oasis.PRESETS))
-@pytest.mark.parametrize("draw", ["bernoulli", "shared", "systematic", "top"])
+@pytest.mark.parametrize("draw", DRAWS)
 def test_a_stream_of_selections_equals_the_cpu(preset, draw):
     # Each goes past its warm-up here.
     options = {"preset": preset, "seed": 7, "draw": draw, "warmup": 40}
@@ -183,14 +183,29 @@ def test_the_state_stays_on_the_device_and_crosses_devices():
 
 
 def test_an_error_leaves_the_state_on_the_device_alone():
-    selector = oasis.Selector(0.5).to(DEVICE)
+    selector = oasis.Selector(0.5, checks="now").to(DEVICE)
     broken = gram_of(4)
     broken[2, 2] = torch.nan
     before = selector.statistics.clone(), selector.counters.clone()
-    with pytest.raises(ValueError, match=r"samples \[2\]"):
+    with pytest.raises(ValueError, match="not finite"):
         selector.select(gram=broken.to(DEVICE))
     assert torch.equal(selector.statistics, before[0])
     assert torch.equal(selector.counters, before[1])
+
+
+def test_a_deferred_error_selects_nothing_and_is_told_when_read():
+    selector = oasis.Selector(0.5).to(DEVICE)
+    broken = gram_of(4)
+    broken[2, 2] = torch.nan
+    before = selector.statistics.clone()
+    if not GPU:  # nothing to wait for
+        with pytest.raises(ValueError, match="not finite"):
+            selector.select(gram=broken)
+        return
+    selection = selector.select(gram=broken.to(DEVICE))
+    assert not selection.mask.any() and torch.equal(selector.statistics, before)
+    with pytest.raises(ValueError, match="not finite"):
+        selection.check()
 
 
 # --- streams and graphs -----------------------------------------------------------------------
@@ -319,6 +334,29 @@ def test_head_gram_on_a_side_stream(generator):
         return oasis.head_gram(**problem)
 
     assert torch.equal(on_side_stream(work).gram, want.gram)
+
+
+def test_from_hidden_states_to_the_mask_in_a_graph(generator):
+    """Captured once, replayed on new hidden states: the stream of the same selector eagerly."""
+    problem = moved(head_problem(torch.bfloat16, 96, 64, 700, 6, generator))
+    selector, other = (oasis.Selector(0.5, seed=11).to(DEVICE) for _ in range(2))
+
+    def step(selector=selector):
+        scores = oasis.head_gram(**problem, method="ghost")
+        selection = selector.select(gram=scores)
+        return selection.mask, selection.probability
+
+    start = selector.statistics.clone(), selector.counters.clone()
+    replay, (mask, probability) = captured(step)
+    for turn in range(3):
+        problem["hidden"].copy_(torch.randn(96, 64, generator=generator))
+        if turn == 0:  # what warming up did to the state is undone
+            selector.statistics.copy_(start[0])
+            selector.counters.copy_(start[1])
+        replay()
+        want = step(other)
+        assert torch.equal(mask, want[0]) and torch.equal(probability, want[1])
+    assert torch.equal(selector.counters, other.counters)
 
 
 def test_wrong_devices_are_named():

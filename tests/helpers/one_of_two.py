@@ -95,6 +95,29 @@ def own_selector(folder: str, rank: int) -> dict:
     return result | {"state": dict(model.selector.state_dict())}
 
 
+def filled(folder: str) -> dict:
+    """Of rank 0 every fourth row is selected, of rank 1 every second one."""
+    masks = [[1, 0, 0, 0], [1, 0, 1, 0]][int(os.environ["RANK"])]
+    trainer = SelectionTrainer(
+        model=tiny_llama(),
+        args=arguments(folder, max_steps=2),
+        train_dataset=Rows(48),
+        data_collator=Pad(),
+        policy=Fixed([torch.tensor(masks, dtype=torch.bool)]),
+        mode="fill",
+    )
+    sizes, samples = [], trainer.get_batch_samples
+
+    def spy(*args):
+        found = samples(*args)
+        sizes.extend(len(batch["labels"]) for batch in found[0])
+        return found
+
+    trainer.get_batch_samples = spy
+    result = trained(trainer)
+    return result | {"sizes": sizes, "waiting": len(trainer._selection.fill.rows)}
+
+
 def with_trl(folder: str, masks: list[torch.Tensor]) -> dict:
     """TRL's own loss gathers its metrics from all processes, with or without a selection there."""
     rows = sft_rows(48)
@@ -153,6 +176,7 @@ def main(folder: str) -> None:
     )
     result["selector"] = own_selector(folder, rank)
     result["sft"] = with_trl(folder, masks)
+    result["fill"] = filled(folder)
     for name in DRAWN:
         result[name] = [draws(folder, name) for _ in range(2)]
     result["fsdp"] = sharded(folder, masks)

@@ -11,7 +11,7 @@ from transformers import LlavaProcessor, PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from oasis.lab.data.llava import Conversation, LlavaCollator, read_llava
-from oasis.train.batch.columns import TASK
+from oasis.train.batch.columns import COUNTS, TASK
 from oasis.train.batch.images import count_images
 from oasis.train.batch.subbatch import take
 from oasis.train.scoring import inspect_head, score
@@ -157,7 +157,7 @@ def test_labels_are_the_assistants_turns(folder, side):
     assert attended.tolist() == (batch["input_ids"] != 0).sum(1).tolist()
     edge = batch["attention_mask"][:, -1 if side == "left" else 0]
     assert edge.tolist() == [1, 1, 1]
-    assert batch["num_images"].tolist() == [1, 0, 2] and batch["pixel_values"].shape[0] == 3
+    assert batch[COUNTS].tolist() == [1, 0, 2] and batch["pixel_values"].shape[0] == 3
     assert batch["pixel_values"][:, 0, 0, 0].diff().gt(0).all()  # in the samples' order
 
 

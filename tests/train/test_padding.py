@@ -10,6 +10,7 @@ from tiny_models import PAD, VOCAB, tiny_model, with_lora
 from oasis.lab.data.encoding import Collator
 from oasis.lab.density import FeatureSpace
 from oasis.lab.evaluate import _by_first_token
+from oasis.train.batch.columns import COUNTS
 from oasis.train.batch.subbatch import right_padded, take
 from oasis.train.frozen.prefix import freeze_below
 from oasis.train.loss import summed_cross_entropy
@@ -208,7 +209,7 @@ def test_rows_move_to_the_first_column_with_all_that_is_said_of_their_tokens():
         "labels": torch.tensor([[9, 9, 5, 6], [1, 2, 3, 4], [-100, 8, -100, -100], [-100] * 4]),
         "token_type_ids": torch.tensor([[0, 0, 1, 2]] * 4),
         "cross": torch.arange(16).view(4, 4, 1).expand(4, 4, 2),
-        "num_images": torch.tensor([1, 0, 0, 0]),
+        COUNTS: torch.tensor([1, 0, 0, 0]),
         "pixel_values": torch.arange(64.0).view(4, 4, 2, 2),
     }
     got = right_padded(batch)

@@ -112,6 +112,20 @@ def test_logged_counts_are_of_all_processes(both, kind):
 
 
 @pytest.mark.shows(
+    "Several processes",
+    '`mode="fill"` where processes select at different rates',
+    "works: all take as many candidate batches as the slowest needs",
+)
+def test_filling_goes_on_until_every_process_is_full(both):
+    ours, theirs = (result["fill"] for result in both)
+    assert ours["sizes"] == theirs["sizes"] == [4, 4]
+    assert len(ours["seen"]) == len(theirs["seen"]) == 8
+    assert (ours["waiting"], theirs["waiting"]) == (0, 8)
+    for name, value in ours["parameters"].items():
+        assert torch.equal(value, theirs["parameters"][name])
+
+
+@pytest.mark.shows(
     "Several processes", "FSDP2, the first batch of a process without a label", "works"
 )
 def test_both_look_at_the_head_equally_often(both):

@@ -231,9 +231,10 @@ OASIS_HD inline void oris_end(OrisStep* step, const bool* valid, int64_t n,
 
   const Budget budget = budget_of(config, counters[kCandidates], counters[kBatches]);
   const double before = double(counters[kSelected]);
+  const int64_t most = clamp(std::floor(budget.due) - before, 0, step->count);
+  if (config.draw == Draw::even) drawn = most;
   int64_t keep = drawn;
   if (config.slack > 0) {
-    const int64_t most = clamp(std::floor(budget.due) - before, 0, step->count);
     const int64_t least = clamp(std::ceil(budget.due - budget.width) - before, 0, most);
     keep = clamp(double(drawn), least, most);
   }
@@ -258,15 +259,18 @@ OASIS_HD inline void oris_end(OrisStep* step, const bool* valid, int64_t n,
   }
 }
 
+// Draws of which only the number is drawn; which samples, their z say.
+OASIS_HD inline bool by_rank(Draw draw) { return draw == Draw::top || draw == Draw::even; }
+
 OASIS_HD inline bool oris_ranks(const OrisStep& step, Draw draw) {
-  return step.keep != step.drawn || draw == Draw::top;
+  return step.keep != step.drawn || by_rank(draw);
 }
 
 // By what samples are dropped or added: the threshold at which sample i would just be drawn. The
 // budget thus raises or lowers the threshold of this batch under the same random numbers.
 OASIS_HD inline double oris_key(const OrisStep& step, Draw draw, bool drawn, double relative,
                                 int64_t i) {
-  if (draw == Draw::top) return relative;
+  if (by_rank(draw)) return relative;
   const bool dropping = step.keep < step.drawn;
   if (drawn != dropping) return dropping ? -HUGE_VAL : HUGE_VAL;  // settled
   if (draw != Draw::bernoulli) return relative;

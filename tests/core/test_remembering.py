@@ -229,6 +229,17 @@ def test_refusals_leave_the_state(call, error):
     assert same(selector.select(batch), used().select(batch))
 
 
+def test_sketches_of_another_seed_are_refused(generator):
+    hidden, labels = torch.randn(8, 5, generator=generator), torch.arange(8)
+    head = torch.randn(30, 5, generator=generator), labels, labels
+    selector = oasis.Selector(0.5, remember=4)
+    selector.select(gram=oasis.head_gram(hidden, *head, num_samples=8))
+    before = snapshot(selector)
+    with pytest.raises(ValueError, match="gram: got head sketches .* seed 1, expected .* seed 0"):
+        selector.select(gram=oasis.head_gram(hidden, *head, num_samples=8, seed=1))
+    assert unchanged(selector, before)
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
