@@ -40,6 +40,7 @@ def meant_for_the_user(error: BaseException) -> bool:
     """Whether `error` comes from `oasis` itself, whose ValueErrors name the setting, what was got
     and what is expected. Those of a library are faults, with a traceback."""
     last = error.__traceback__
+    assert last is not None  # it was raised
     while last.tb_next is not None:
         last = last.tb_next
     return last.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "oasis"

@@ -56,7 +56,7 @@ class FeatureSpace:
         return torch.stack([self._known[number] for number in numbers])
 
     def _compute(self, batch: dict[str, Tensor]) -> Iterator[Tensor]:
-        device = self.model.get_output_embeddings().weight.device
+        device = next(self.model.parameters()).device
         batch = {name: values.to(device) for name, values in batch.items()}
         with evaluating(self.model):
             if self.prefix is not None:

@@ -98,7 +98,7 @@ def generated_score(
     with evaluating(model):
         for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
             batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
-            made = model.generate(
+            made = unwrap(model).generate(
                 input_ids=batch["input_ids"].to(device),
                 attention_mask=batch["attention_mask"].to(device),
                 max_new_tokens=most,

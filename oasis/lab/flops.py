@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from oasis.train.frozen.blocks import running_blocks
-from oasis.train.scoring import head_parameters, unwrap
+from oasis.train.frozen.prefix import FrozenPrefix
+from oasis.train.scoring import head_parameters, text_config, unwrap
 from oasis.train.signals.compute import GRADS, GRAMS, HEAD
 
 
@@ -50,9 +51,9 @@ class Shape:
     cached: bool = False
 
     @classmethod
-    def of(cls, model: nn.Module, prefix: nn.Module | None = None) -> Shape:
+    def of(cls, model: nn.Module, prefix: FrozenPrefix | None = None) -> Shape:
         """The sizes of `model` with its adapters on; `prefix`: its cached lower blocks."""
-        config = model.config.get_text_config()
+        config = text_config(model)
         lower = list(prefix.lower.layers) if prefix is not None else []
         sizes = [_sizes(block) for block in running_blocks(model)]
         first = next((k for k, (_, lora) in enumerate(sizes) if lora), len(sizes))

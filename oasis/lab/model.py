@@ -6,12 +6,21 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from oasis.lab.data import assets
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -20,7 +29,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(_source(name))
 
 
-def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """A causal language model, frozen and in eval mode; `name` as of `load_tokenizer`."""
     with _named(name):
         model = AutoModelForCausalLM.from_pretrained(_source(name), dtype=dtype).to(device)
@@ -44,7 +53,7 @@ def _named(name: str) -> Iterator[None]:
         ) from error
 
 
-def linear_names(model: nn.Module) -> list[str]:
+def linear_names(model: PreTrainedModel) -> list[str]:
     """Last name parts of all linear layers but the output head (PEFT's "all-linear").
 
     PEFT does not take "all-linear" together with a choice of layers, hence the list.
@@ -58,7 +67,7 @@ def linear_names(model: nn.Module) -> list[str]:
     return sorted(names)
 
 
-def check_layers(model: nn.Module, layers: int | None) -> int:
+def check_layers(model: PreTrainedModel, layers: int | None) -> int:
     """Number of the model's blocks; ValueError where LoRA is to be on more of them."""
     total = model.config.get_text_config().num_hidden_layers
     if layers is not None and not 1 <= layers <= total:
@@ -67,8 +76,8 @@ def check_layers(model: nn.Module, layers: int | None) -> int:
 
 
 def attach_lora(
-    model: nn.Module, *, rank: int, alpha: int | None, layers: int | None, seed: int
-) -> nn.Module:
+    model: PreTrainedModel, *, rank: int, alpha: int | None, layers: int | None, seed: int
+) -> PeftModel:
     """`model` with fresh LoRA weights (drawn from `seed`) on all linear layers.
 
     `layers`: number of top blocks that carry it, None for all; the backward pass stops below

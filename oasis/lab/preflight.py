@@ -47,6 +47,7 @@ def check_tasks(config: RunConfig) -> None:
 def check_data(config: RunConfig) -> None:
     """Files are there, and can be ones of rows."""
     settings = config.data
+    assert settings is not None  # else these are packaged tasks
     if config.preset is not None:
         for name in settings.path:
             if not Path(name).is_dir():

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from oasis.lab import model as models
 from oasis.lab.config import RunConfig
@@ -80,7 +80,7 @@ class Workspace:
         self,
         config: RunConfig,
         *,
-        model: nn.Module | None = None,
+        model: PreTrainedModel | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         tasks: list[Task] | None = None,
     ) -> None:
@@ -113,10 +113,11 @@ class Workspace:
         self.collator = Collator(pad_id(tokenizer), "left")
         self.prefix: FrozenPrefix | None = None
         total = models.check_layers(model, config.lora_layers)
-        if config.cache_frozen and config.lora_layers < total:
+        layers = config.lora_layers
+        if config.cache_frozen and layers is not None and layers < total:
             self.prefix = freeze_below(
                 model,
-                total - config.lora_layers,
+                total - layers,
                 pad_id(tokenizer),
                 config.cache_folder,
                 tokenizer,

@@ -15,7 +15,7 @@ from transformers import Trainer
 
 from oasis.train.batch.columns import WEIGHT
 from oasis.train.batch.subbatch import targets
-from oasis.train.scoring import check_length, head_hook, model_inputs, text_config, unwrap
+from oasis.train.scoring import base_model, check_length, head_hook, model_inputs, text_config
 
 
 def summed_cross_entropy(
@@ -70,8 +70,7 @@ def router_loss(model: nn.Module, output: Any) -> Tensor | float:
     found = getattr(output, "aux_loss", None)
     if found is None:
         return 0.0
-    base = unwrap(model)
-    base = base.get_base_model() if hasattr(base, "get_base_model") else base
+    base = base_model(model)
     config = text_config(model)
     return found * getattr(base, "router_aux_loss_coef", getattr(config, "router_aux_loss_coef", 0))
 

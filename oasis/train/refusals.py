@@ -7,7 +7,7 @@ import re
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from oasis.train.scoring import unwrap
+from oasis.train.scoring import base_model, unwrap
 
 PLAIN = {"SFTTrainer", "BaseTrainer", "_BaseTrainer"}  # of TRL: what a step is made of is a batch
 # transformers names a class after its head; all of these predict something else than the next token
@@ -61,10 +61,9 @@ def check_model(model: nn.Module, scores: bool) -> None:
     """ValueError unless `model` is a causal language model, and where `scores` one with an output
     head that its policy can look at.
     """
-    base = unwrap(model)
-    if getattr(getattr(base, "config", None), "is_encoder_decoder", False):
+    if getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False):
         raise ValueError("model: got an encoder-decoder, expected a causal language model")
-    base = base.get_base_model() if hasattr(base, "get_base_model") else base
+    base = base_model(model)
     for cls in type(base).__mro__:
         if OTHER_HEAD.search(cls.__name__):
             raise ValueError(

@@ -11,9 +11,11 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 import oasis
 from oasis.train.batch import packed
@@ -45,15 +47,21 @@ class Head:
 WRAPPED = ("_orig_mod", "module", "_fsdp_wrapped_module")  # by compile; DDP, DeepSpeed; FSDP1
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model under whatever DDP, DeepSpeed, FSDP or compile put around it."""
+def unwrap(model: nn.Module) -> PreTrainedModel:
+    """The model (under PEFT: PEFT's, which answers for it) that DDP, FSDP and the like wrap."""
     inner: nn.Module | None = model
     while inner is not None:
         model = inner
         # Not by getattr, since wrappers answer for the model inside.
         inside = (model._modules.get(name) for name in WRAPPED)
         inner = next((module for module in inside if module is not None), None)
-    return model
+    return cast(PreTrainedModel, model)
+
+
+def base_model(model: nn.Module) -> PreTrainedModel:
+    """The model under those and under PEFT's."""
+    base: Any = unwrap(model)
+    return base.get_base_model() if hasattr(base, "get_base_model") else base
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -68,11 +76,9 @@ def forward_parameters(model: nn.Module) -> frozenset[str]:
     """Names that the model's own `forward` takes (under LoRA: those of the base model), and those
     that a class it derives from takes, where it passes on what it does not know.
     """
-    base = unwrap(model)
-    base = base.get_base_model() if hasattr(base, "get_base_model") else base
     names: set[str] = set()
     # Classes, since accelerate replaces the instance's forward by one without a signature.
-    for cls in type(base).__mro__:
+    for cls in type(base_model(model)).__mro__:
         if "forward" in vars(cls) and cls is not nn.Module:
             parameters = inspect.signature(cls.forward).parameters
             names.update(parameters)
@@ -87,26 +93,27 @@ def head_parameters(head: nn.Module) -> tuple[Tensor, Tensor | None]:
     Raises:
         ValueError: an adapter that is not W + delta (DoRA, LoRA with a bias), a quantised weight.
     """
-    base = getattr(head, "base_layer", head)
+    layer: Any = head  # nn.Linear, or PEFT's around one
+    base = getattr(layer, "base_layer", layer)
     weight, bias = base.weight, getattr(base, "bias", None)
     if weight.ndim != 2 or not weight.is_floating_point():
         raise ValueError(
             f"output head: got a weight {tuple(weight.shape)} of {weight.dtype}, expected a "
             "floating-point matrix [V, D]; keep the head out of quantisation"
         )
-    if base is head or head.disable_adapters or head.merged:
+    if base is layer or layer.disable_adapters or layer.merged:
         return weight, bias
-    lora = getattr(head, "lora_A", None)
-    for name in head.active_adapters:
+    lora = getattr(layer, "lora_A", None)
+    for name in layer.active_adapters:
         if lora is not None and name not in lora:
             continue  # active on other layers
-        variant = getattr(head, "lora_variant", {}).get(name)  # DoRA and the like
-        if lora is None or variant or getattr(head, "lora_bias", {}).get(name):
+        variant = getattr(layer, "lora_variant", {}).get(name)  # DoRA and the like
+        if lora is None or variant or getattr(layer, "lora_bias", {}).get(name):
             raise ValueError(
                 f"output head: adapter {name!r} is not plain LoRA (weight + delta); "
                 "use plain LoRA on the head, or take the head out of target_modules"
             )
-        weight = weight + head.get_delta_weight(name).to(weight.dtype)
+        weight = weight + layer.get_delta_weight(name).to(weight.dtype)
     return weight, bias
 
 
@@ -227,7 +234,7 @@ def score(model: nn.Module, batch: dict, head: Head) -> oasis.HeadGram:
     return scores[0]
 
 
-def text_config(model: nn.Module):
+def text_config(model: nn.Module) -> Any:
     """The configuration of the language model, in a model of several too."""
     config = unwrap(model).config
     return config.get_text_config() if hasattr(config, "get_text_config") else config

@@ -92,7 +92,7 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
                 deviation = variant.deviation("a_last") or 0.0
                 axes.plot(values, [row] * len(values), "|", color=shown.color, alpha=0.6, ms=7)
                 axes.errorbar(
-                    variant.mean("a_last"),
+                    variant.known("a_last"),
                     row,
                     xerr=deviation,
                     fmt=shown.marker,
@@ -101,7 +101,7 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
                     markersize=6 if shown.highlighted else 4.5,
                 )
                 if variant.policy == "full":
-                    axes.axvline(variant.mean("a_last"), color=INK, linewidth=1, linestyle=":")
+                    axes.axvline(variant.known("a_last"), color=INK, linewidth=1, linestyle=":")
             _name_rows(axes, [v.label for v in alike], [look[v.label] for v in alike])
             axes.set_title(f"{100 * ratio:g} % of the samples" if ratio < 1 else "all samples")
             _percent(axes.xaxis)

@@ -153,6 +153,7 @@ class _Selecting:
                 if behind:
                     if self.outcome.rows >= behind:
                         self._check_rows()
+                        assert self.saved is not None  # it says what is behind
                         self._restore(self.saved)
                         behind = 0
                     continue

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from oasis import Selection, policies
 from oasis.lab import model as models
@@ -31,7 +31,7 @@ class Scorer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         policy: policies.Policy,
         *,
@@ -39,10 +39,10 @@ class Scorer:
         seed: int = 0,
     ) -> None:
         self.policy, self.layer = policy, layer
+        self.model: nn.Module = model
         needs = frozenset(policy.needs)
         if needs & GRADS or (layer == "last_block" and needs & GRAMS):
-            model = models.attach_lora(model, rank=16, alpha=None, layers=None, seed=seed)
-        self.model = model
+            self.model = models.attach_lora(model, rank=16, alpha=None, layers=None, seed=seed)
         self.pad = pad_id(tokenizer)
         self.collate = Collator(self.pad, "right")
         self.device = next(model.parameters()).device

@@ -7,7 +7,7 @@ import math
 from torch import Tensor, nn
 
 from oasis.train.frozen.prefix import Skip
-from oasis.train.scoring import unwrap
+from oasis.train.scoring import base_model
 
 
 def all_blocks(model: nn.Module) -> list[nn.Module]:
@@ -19,10 +19,9 @@ def all_blocks(model: nn.Module) -> list[nn.Module]:
     Raises:
         ValueError: no list of as many modules as the configuration says there are blocks.
     """
-    base = unwrap(model)
-    base = base.get_base_model() if hasattr(base, "get_base_model") else base
+    base = base_model(model)
     count = base.config.get_text_config().num_hidden_layers
-    decoder = base.get_decoder() if hasattr(base, "get_decoder") else base
+    decoder: nn.Module = base.get_decoder() if hasattr(base, "get_decoder") else base
     lists = [m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     # A vision tower of the same depth comes first in some models; the text stack is the larger one.
     lists.sort(key=lambda blocks: -sum(p.numel() for p in blocks.parameters()))

@@ -9,6 +9,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -59,7 +60,7 @@ class HiddenStore:
         self.of = json.dumps(dict(of), sort_keys=True)
         self.folder = Path(folder) / _digest(self.of.encode()).hexdigest()
         self._known: set[str] = set()
-        self._files: dict[str, list[tuple[Path, object, str]]] = {}  # by key, with its digest
+        self._files: dict[str, list[tuple[Path, Any, str]]] = {}  # by key, with its digest
 
     def refresh(self) -> None:
         """Take note of the files written since the last look."""

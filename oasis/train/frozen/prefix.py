@@ -12,12 +12,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from oasis.train.frozen.hidden_store import HiddenStore, fingerprint, tokenizer_fingerprint
+
+
+class Backbone(nn.Module):
+    """What a decoder laid out as Llama is has, for type checkers; models are cast to it."""
+
+    config: Any
+    embed_tokens: Any  # nn.Embedding, or what takes its place
+    layers: nn.ModuleList
+    norm: nn.Module
+    rotary_emb: nn.Module
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class FrozenPrefix(nn.Module):
 
     def __init__(
         self,
-        lower: nn.Module,
+        lower: Backbone,
         pad_token_id: int,
         batch_size: int = 32,
         store: HiddenStore | None = None,
@@ -92,7 +103,7 @@ class FrozenPrefix(nn.Module):
         self._means_of: tuple[int, ...] = ()
 
     @property
-    def lower(self) -> nn.Module:
+    def lower(self) -> Backbone:
         """The backbone of the frozen blocks."""
         return self._lower[0]
 
@@ -213,6 +224,7 @@ def freeze_below(
             f"model: {type(model).__name__} is not laid out as model.model.(embed_tokens, layers, "
             "norm); set cache_frozen=false"
         )
+    backbone = cast(Backbone, backbone)
     layers, embedding = backbone.layers, backbone.embed_tokens
     if not 0 < blocks < len(layers):
         raise ValueError(f"blocks: got {blocks}, expected 1 to {len(layers) - 1}")
@@ -251,12 +263,12 @@ def freeze_below(
     return prefix
 
 
-def _remember_mask(backbone: nn.Module, args: tuple, kwargs: dict) -> None:
+def _remember_mask(backbone: Backbone, args: tuple, kwargs: dict) -> None:
     """A token embedding is not told of the mask that its backbone is called with."""
     backbone.embed_tokens.attention_mask = kwargs.get("attention_mask")
 
 
-def _lower(backbone: nn.Module, blocks: int) -> nn.Module:
+def _lower(backbone: Backbone, blocks: int) -> Backbone:
     """A backbone of the lowest `blocks` blocks and no last norm, on the same weights."""
     config = copy.deepcopy(backbone.config)
     config.num_hidden_layers = blocks

@@ -60,6 +60,7 @@ def compute(
     Raises:
         ValueError: the head cannot be scored by, or the model lacks what a signal is made of.
     """
+    grads = grads or SampleGradients()
     batch = right_padded(batch)
     labels = batch["labels"]
     count = len(labels) if candidates is None else candidates
@@ -94,7 +95,6 @@ def compute(
         if "features_multi" in needs:
             stack.enter_context(_block_means(model, batch, found, count))
         if differentiated:
-            grads = grads or SampleGradients()
             stack.enter_context(_gradients(model))
             stack.enter_context(grads.watch(model, tuple(labels.shape)))
             # Now, since a forward under FSDP leaves other tensors in their places.
