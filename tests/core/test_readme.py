@@ -45,7 +45,7 @@ def test_the_loop_selects_the_ratio_it_was_given():
 
 
 def test_the_loop_that_remembers_selects_the_ratio_too():
-    selector, batches, selected = select_a_stream(blocks("docs/selecting.md")[2])
+    selector, batches, selected = select_a_stream(blocks("docs/selecting.md")[3])
     assert 0.95 * selector.ratio * 16 * batches <= selected <= selector.ratio * 16 * batches
     assert selector.memory.any(1).all(), "the memory is full"
 

@@ -30,7 +30,7 @@ BOUNDS = {
     "siren_exact_kernel.*": 128,
     "select_exact_kernel.*": 128,
     "siren_prefix_kernel.*": 128,
-    "siren_extend_kernel.*": 128,
+    "siren_extend_kernel.*": 192,  # sm_100; 128 at most on the others
     "siren_finish_kernel.*": 64,
     "siren_write_kernel.*": 64,
     "siren_rule_kernel.*": 128,
