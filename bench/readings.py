@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str]) -> None:
         for policy in options.policies.split(","):
             recordings.append(record(config, workspace, policy))
             recordings[-1].save(Path(config.directory) / f"gram-{policy}.npz")
-    data, text = {"config": asdict(config)}, ["# Readings of the method"]
+    data, text = {"config": config.model_dump()}, ["# Readings of the method"]
     for recording in recordings:
         rows = readings(recording, options.draw_seed)
         counted = draws(recording, options.draw_seed)

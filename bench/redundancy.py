@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
@@ -182,5 +182,5 @@ def main(arguments: Sequence[str]) -> None:
         probes = measure(config, Workspace(config), options.probes)
         probes.save(config.directory / "probes.npz")
     entries = summary(compare(probes))
-    data = {"config": asdict(config), "summary": entries}
+    data = {"config": config.model_dump(), "summary": entries}
     write(config.directory, "redundancy", tables(probes, entries), data)

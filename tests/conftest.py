@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,13 @@ collect_ignore = (
     if torch.cuda.is_available() or os.environ.get("OASIS_TEST_DEVICE")
     else ["gpu/test_device.py"]
 )
+
+
+@pytest.fixture(autouse=True)
+def loud() -> Iterator[None]:
+    """What a command with -q or -v does to the log ends with its test."""
+    yield
+    logging.getLogger("oasis").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

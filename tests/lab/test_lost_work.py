@@ -12,7 +12,7 @@ import pytest
 from faults import Disk, Full, Snapshots, another_process_in, hurry, noticed
 from tiny_text import NAMES, workspace
 
-from oasis import commands
+from oasis.command_line import DISK
 from oasis.lab.config import RunConfig
 from oasis.lab.record import checkpoints
 from oasis.lab.record.checkpoints import Checkpoints
@@ -167,7 +167,7 @@ def test_what_the_writers_of_other_languages_cannot_write_is_an_error_of_the_sys
             run(settings, progress=False, workspace=shared)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert caught.value.errno in commands.DISK and caught.value.filename
+    assert caught.value.errno in DISK and caught.value.filename
     run(settings.replace(resume=True), progress=False, workspace=shared)
     assert same(settings.directory, whole)
 
