@@ -22,8 +22,9 @@ class SelectSettings:
         model: "smollm2", a folder with a causal language model, or a hub name.
         data: where the rows are; `test` and `answers` are of no use here.
         out: the .jsonl file for the kept rows.
-        ratio, policy, options, seed: of the policy (`oasis.policies.create`). `oasis` without a preset
-            has the draw "even" where none is given: a file ends, so each batch gets its share.
+        ratio, policy, options, seed: of the policy (`oasis.policies.create`). `oasis` without a
+            preset has the draw "even" where none is given: a file ends, so each batch gets its
+            share.
         batch_size: rows that compete with each other, in the order of the file.
         max_length: tokens that are scored of a row.
         layer: whose gradients score, see `oasis.train.SelectionTrainer`.
