@@ -39,7 +39,7 @@ BOUNDS = {
     "select_mean_field_kernel.*": 128,
     "oris_kernel.*": 64,
     "memory_(unit|cosine|left)_kernel.*": 64,
-    "memory_factor_kernel.*": 64,
+    "memory_factor_kernel.*": 128,  # sm_100; 64 at most on the others
     "remember_kernel.*": 64,
     "sketch_kernel.*": 64,
     "sketch_reduce_kernel.*": 48,
