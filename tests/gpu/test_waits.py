@@ -145,8 +145,9 @@ def test_the_net_holds(on_gpu, arguments, monkeypatch):
     assert trace(oasis.Selector(0.5), arguments, 0).waits == ["_local_scalar_dense"]
 
 
-def test_a_batch_that_would_raise_selects_nothing_and_tells_later(generator):
+def test_a_batch_that_would_raise_selects_nothing_and_tells_later(generator, monkeypatch):
     """`usable` of a GPU, before the CPU's operators: the code travels with the selection."""
+    monkeypatch.setattr(launch, "BUILT", False)  # plain torch, on CPU tensors
     grads = torch.randn(6, 20, generator=generator, dtype=torch.float64)
     good = grads @ grads.T
     bad = {
