@@ -60,8 +60,8 @@ def pool(config: RunConfig, path: Path) -> Pool:
 
 def _made(config: RunConfig) -> dict:
     device = torch.device("cpu")
-    model, tokenizer = models.load(config.model, device, choose_dtype("auto", device))
-    model.eval()
+    tokenizer = models.load_tokenizer(config.model)
+    model = models.load_model(config.model, device, choose_dtype("auto", device))
     examples, choices = _examples(config)
     first = [[answer_ids(choice, tokenizer)[0] for choice in names] for names in choices]
     hidden = {}

@@ -33,8 +33,8 @@ class Stream:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one training: mean over the tasks of the accuracy in percent, per answer (macro) and per
-    text (micro); the candidates and selected samples."""
+    """Of one training: mean over the tasks of the accuracy in percent, every answer counted alike
+    (macro) and as often as it arrives (micro); the candidates and selected samples."""
 
     macro: float
     micro: float
@@ -155,13 +155,18 @@ def seen(
 
 @torch.no_grad()
 def accuracy(pool: Pool, stream: Stream, adapter: Adapter) -> tuple[float, float]:
-    """Macro and micro accuracy among each task's choices, means over the tasks, in percent."""
+    """Macro and micro accuracy among each task's choices, means over the tasks, in percent.
+
+    Held-out texts are balanced over the answers, so that micro accuracy, the share of texts that
+    are right where answers are as frequent as in training, is a weighted mean over the answers.
+    """
     macro, micro = [], []
-    for texts, choices in zip(stream.test, pool.choices, strict=False):
+    for arrived, texts, choices in zip(pool.train, stream.test, pool.choices, strict=False):
         logits = adapter(texts.hidden) @ pool.weight[choices].T
         hit = (logits.argmax(1) == texts.answer).double()
-        micro.append(hit.mean())
-        macro.append(
-            torch.stack([hit[texts.answer == a].mean() for a in texts.answer.unique()]).mean()
-        )
+        answers = texts.answer.unique()
+        right = torch.stack([hit[texts.answer == answer].mean() for answer in answers])
+        often = torch.stack([(arrived.answer == answer).double().mean() for answer in answers])
+        macro.append(right.mean())
+        micro.append((right * often).sum() / often.sum())
     return 100 * float(torch.stack(macro).mean()), 100 * float(torch.stack(micro).mean())
