@@ -250,8 +250,8 @@ def declared(text) -> Head:
 class _Comparison:
     own: Tensor  # [T, V] the model's own logits at the label positions, float64
     gathered: Tensor  # what it makes of those positions handed to the head alone
-    before: Tensor  # [P, V] its logits before the last label token of the first row, float64
-    changed: Tensor  # the same with another token there
+    before: Tensor  # [P, D] what enters the head before the last label token of a row, float64
+    changed: Tensor  # the same, of the same row of as large a batch, with another token there
     linear: Tensor | None  # [T, V] W h + b; None where the head is not of this form
     tolerance: float
     error: str | None = None
@@ -263,7 +263,7 @@ class _Comparison:
     @property
     def causal(self) -> bool:
         """Whether that other token had no influence on what comes before it."""
-        return _close(self.changed, self.before, self.tolerance / 10)  # one forward computes both
+        return _close(self.changed, self.before, self.tolerance / 10)
 
 
 def _close(logits: Tensor, own: Tensor, tolerance: float) -> bool:
@@ -275,17 +275,18 @@ def _close(logits: Tensor, own: Tensor, tolerance: float) -> bool:
 
 
 def _with_another_end(model: nn.Module, batch: dict) -> tuple[dict, Tensor]:
-    """Rows whose last one is a copy of the first: there the last label token is made another one.
+    """`batch` with another token in place of the last row's last label token.
+
     Also the positions [L] before that token which predict one; none where there is no such token.
     """
     labels, ids = batch["labels"], batch.get("input_ids")
-    before = targets(labels)[0]
+    before = targets(labels)[-1]
     if ids is None or ids.shape != labels.shape or not before.any():
         return batch, torch.zeros_like(before)
     end = int(before.nonzero()[-1]) + 1
     config = text_config(model)
     taken = {value for key, value in vars(unwrap(model).config).items() if "_token_" in key}
-    other = (int(ids[0, end]) + 1) % config.vocab_size
+    other = (int(ids[-1, end]) + 1) % config.vocab_size
     while other in taken:
         other = (other + 1) % config.vocab_size
     ids = ids.clone()
@@ -296,12 +297,13 @@ def _with_another_end(model: nn.Module, batch: dict) -> tuple[dict, Tensor]:
 def _compare(model: nn.Module, batch: dict, rows: list[int]) -> _Comparison:
     batch = take(batch, [*rows, rows[0]])
     where = targets(batch["labels"])
-    where[-1] = False
-    batch, before = _with_another_end(model, batch)
+    where[-1] = False  # a copy of the first row, whose end is another one in the second forward
+    other, before = _with_another_end(model, batch)
     seen: dict = {}
 
     def keep(module: nn.Module, hidden: Tensor) -> Tensor:
         check_length(hidden, batch["labels"])
+        seen["before"] = hidden[-1, before].double()
         h, device = hidden[where], hidden.device.type
         half = torch.is_autocast_enabled(device) or h.itemsize < 4
         seen.update(linear=None, tolerance=HALF_TOLERANCE if half else TOLERANCE)
@@ -317,16 +319,18 @@ def _compare(model: nn.Module, batch: dict, rows: list[int]) -> _Comparison:
             seen["linear"] = (linear if bias is None else linear + bias).double()
         return hidden
 
-    inputs = model_inputs(model, batch)
+    def gather(module: nn.Module, hidden: Tensor) -> Tensor:
+        seen["changed"] = hidden[-1, before].double()
+        return hidden[where].unsqueeze(0)
+
     with evaluating(model):
         with head_hook(model, keep):
-            logits = model(**inputs).logits
-        with head_hook(model, lambda _, hidden: hidden[where].unsqueeze(0)):
-            gathered = model(**inputs).logits.double()
+            logits = model(**model_inputs(model, batch)).logits
+        with head_hook(model, gather):
+            gathered = model(**model_inputs(model, other)).logits.double()
     if not seen:
         raise RuntimeError(NOT_CALLED.format(0))
-    first, last = logits[0, before].double(), logits[-1, before].double()
-    return _Comparison(logits[where].double(), gathered, first, last, **seen)
+    return _Comparison(logits[where].double(), gathered, **seen)
 
 
 def inspect_head(model: nn.Module, batch: dict, everywhere: Callable[[bool], bool] = bool) -> Head:

@@ -89,6 +89,18 @@ def test_a_decoder_that_looks_ahead(tmp_path, policy):
     selection_trainer(tmp_path, tiny_model("bert", is_decoder=True), policy, max_steps=1).train()
 
 
+def test_rows_that_round_differently_do_not_look_ahead(tmp_path):
+    """Half types on real kernels: what a row gets depends on its place among the rows."""
+    model = tiny_model(dtype=torch.bfloat16)
+
+    def rounded(block, args, output):
+        place = torch.arange(len(output), dtype=output.dtype)[:, None, None]
+        return output * (1 + place / 8)
+
+    model.model.layers[0].register_forward_hook(rounded)
+    selection_trainer(tmp_path, model, "oasis", max_steps=1).train()
+
+
 class Headless(PreTrainedModel):
     """A language model that names no output head."""
 
