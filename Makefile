@@ -15,7 +15,7 @@ demo: $(VENV)/.installed
 	$(BIN)/oasis demo
 
 test: $(VENV)/.installed lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
