@@ -31,7 +31,7 @@ WAITING = (
 FREE = {
     "empty", "new_empty", "empty_like", "empty_strided", "slice", "select", "view", "detach", "t",
     "unbind", "transpose", "unsqueeze", "diagonal", "alias", "expand", "_unsafe_view", "split",
-    "permute",
+    "permute", "view_as_real", "view_as_complex",
 }  # fmt: skip
 
 
@@ -151,11 +151,12 @@ def test_nothing_waits_where_samples_are_remembered(on_gpu, arguments, sketch):
 
 
 def test_few_operators_of_torch_are_queued(on_gpu, arguments):
+    """As called by default, with sketches that this selector has no use for."""
     blocks = -(-300 // triton_head.blocks_for(torch.device("cpu")).vocabulary_block(37))
-    found = trace(oasis.Selector(0.5), arguments, 0)
+    found = trace(oasis.Selector(0.5), arguments, 512)
     assert blocks > 3
     assert found.queued.count("mm") == blocks + 1
-    assert len(found.queued) <= 20 + 3 * blocks, found.queued
+    assert len(found.queued) <= 16 + blocks, found.queued
 
 
 def test_the_net_holds(on_gpu, arguments, monkeypatch):
