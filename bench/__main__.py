@@ -17,6 +17,7 @@ from oasis import _core
 
 NAMES = (
     "siren",
+    "host",
     "budget",
     "mean_field",
     "grad_gram",

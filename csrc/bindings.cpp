@@ -11,6 +11,7 @@
 #include "cpu/calls.h"
 #include "cpu/kernels.h"
 #include "cpu/names.h"
+#include "cpu/select.h"
 #include "cpu/usable.h"
 #include "oasis/mean_field.h"
 #include "oasis/oris.h"
@@ -56,19 +57,15 @@ void sketch(Address data, const std::string& dtype, const std::vector<int64_t>& 
 
 py::tuple told(const Finding& f) { return py::make_tuple(int(f.wrong), f.i, f.j); }
 
-py::tuple inner_products_at(Address gram, int64_t n) {
-  return told(inner_products(at<const double>(gram), n));
-}
-
-py::tuple finite_entries_at(Address gram, Address valid, int64_t n) {
-  return told(finite_entries(at<const double>(gram), at<const bool>(valid), n));
+py::tuple inner_products_at(Address gram, Address valid, int64_t n) {
+  return told(inner_products(at<const double>(gram), at<const bool>(valid), n));
 }
 
 py::tuple usable_at(Address gram, Address given, Address scores, Address sketch, int64_t n,
-                    int64_t width, bool raises, Address left, Address informativeness,
-                    Address valid, Address skipped) {
+                    int64_t width, bool products, bool raises, Address left,
+                    Address informativeness, Address valid, Address skipped) {
   return told(usable({at<const double>(gram), at<const bool>(given), at<const double>(scores),
-                      at<const double>(sketch), n, width, raises, at<double>(left),
+                      at<const double>(sketch), n, width, products, raises, at<double>(left),
                       at<double>(informativeness), at<bool>(valid), at<bool>(skipped)}));
 }
 
@@ -201,6 +198,42 @@ void remembered(const py::kwargs& k) {
   if (!kernels().remembered(r)) throw std::bad_alloc();
 }
 
+Select select_fields(const py::kwargs& k) {
+  Select s{};
+  s.gram = pointer<const double>(k, "gram");
+  s.given = pointer<const bool>(k, "given");
+  s.n = field<int64_t>(k, "n");
+  s.products = field<bool>(k, "products");
+  s.raises = field<bool>(k, "raises");
+  s.rule = named<Rule>(field<std::string>(k, "method"));
+  s.ridge = field<double>(k, "ridge");
+  s.stop = field<bool>(k, "stop");
+  s.config = oris_config(field<std::vector<double>>(k, "options"));
+  s.statistics = pointer<double>(k, "statistics");
+  s.counters = pointer<int64_t>(k, "counters");
+  s.informativeness = pointer<double>(k, "informativeness");
+  s.adjusted = pointer<double>(k, "adjusted");
+  s.relative = pointer<double>(k, "relative");
+  s.probability = pointer<double>(k, "probability");
+  s.order = pointer<int64_t>(k, "order");
+  s.mask = pointer<bool>(k, "mask");
+  s.skipped = pointer<bool>(k, "skipped");
+  s.threshold = pointer<double>(k, "threshold");
+  return s;
+}
+
+py::tuple select_step(const py::kwargs& k) {
+  const Select s = select_fields(k);
+  const auto* scores = pointer<const double>(k, "scores");
+  Finding found{};
+  {
+    py::gil_scoped_release unlocked;
+    found = select(s, scores);
+  }
+  *pointer<int64_t>(k, "fault") = int64_t(found.wrong);
+  return told(found);
+}
+
 // oasis/names.def for Python: names by what they are of, and the options as (name, kind).
 py::dict names() {
   py::dict all;
@@ -258,8 +291,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("remembered", &oasis::remembered);
   m.def("remember", &oasis::remember_at);
   m.def("inner_products", &oasis::inner_products_at);
-  m.def("finite_entries", &oasis::finite_entries_at);
   m.def("usable", &oasis::usable_at);
+  m.def("select", &oasis::select_step);
   m.def("siren", &oasis::siren_at);
   m.def("mean_field_sum", &oasis::mean_field_sum);
   m.def("oris", &oasis::oris_step);

@@ -86,12 +86,12 @@ cuda::Candidates cuda_candidates_of(const py::kwargs& k) {
   c.usable.sketch = pointer<const double>(k, "sketch");
   c.usable.n = field<int64_t>(k, "n");
   c.usable.width = field<int64_t>(k, "width");
+  c.usable.products = field<bool>(k, "products");
   c.usable.raises = field<bool>(k, "raises");
   c.usable.left = pointer<double>(k, "left");
   c.usable.informativeness = pointer<double>(k, "informativeness");
   c.usable.valid = pointer<bool>(k, "valid");
   c.usable.skipped = pointer<bool>(k, "skipped");
-  c.products = field<bool>(k, "products");
   c.wrong = pointer<int64_t>(k, "wrong");
   c.device = field<int>(k, "device");
   return c;
@@ -122,7 +122,8 @@ void cuda_oris(const py::kwargs& k) {
 // False where the device has too little shared memory for one launch; nothing ran then.
 bool cuda_select(const py::kwargs& k) {
   bool fits = false;
-  raise_if(cuda::select(cuda_siren_of(k), cuda_oris_of(k), pointer<void>(k, "stream"), &fits));
+  raise_if(cuda::select(select_fields(k), pointer<int64_t>(k, "fault"), field<int>(k, "device"),
+                        pointer<void>(k, "stream"), &fits));
   return fits;
 }
 

@@ -13,6 +13,27 @@ MAX_EXACT: int
 # csrc/include/oasis/names.def: tuples of names by what they are of; "option" has (name, kind).
 NAMES: dict[str, tuple[Any, ...]]
 
+class _Step(TypedDict):
+    gram: int
+    given: int
+    n: int
+    products: bool
+    raises: bool
+    method: str
+    ridge: float
+    stop: bool
+    options: Sequence[float]
+    statistics: int
+    counters: int
+    informativeness: int
+    adjusted: int
+    relative: int
+    probability: int
+    order: int
+    mask: int
+    skipped: int
+    threshold: int
+
 class _BuildInfo(TypedDict):
     version: str
     compiler: str
@@ -68,8 +89,7 @@ def remember(
     capacity: int,
     /,
 ) -> None: ...
-def inner_products(gram: int, n: int, /) -> tuple[int, int, int]: ...
-def finite_entries(gram: int, valid: int, n: int, /) -> tuple[int, int, int]: ...
+def inner_products(gram: int, valid: int, n: int, /) -> tuple[int, int, int]: ...
 def usable(
     gram: int,
     given: int,
@@ -77,6 +97,7 @@ def usable(
     sketch: int,
     n: int,
     width: int,
+    products: bool,
     raises: bool,
     left: int,
     informativeness: int,
@@ -96,6 +117,7 @@ def siren(
     informativeness: int,
     /,
 ) -> int: ...
+def select(*, scores: int, fault: int, **arguments: Unpack[_Step]) -> tuple[int, int, int]: ...
 def mean_field_sum(
     score: float, mean: float, square: float, linear: float, quadratic: float, n: int, /
 ) -> float: ...
@@ -277,22 +299,13 @@ class _Oris(TypedDict):
     probability: int
     mask: int
 
-class _Select(_Siren):
-    informativeness: int
-    statistics: int
-    counters: int
-    options: Sequence[float]
-    relative: int
-    probability: int
-    mask: int
-
 def cuda_gram_workspace(**arguments: Unpack[_Gram]) -> int: ...
 def cuda_gram(*, stream: int, **arguments: Unpack[_Gram]) -> None: ...
 def cuda_usable(*, stream: int, **arguments: Unpack[_Candidates]) -> None: ...
 def cuda_siren_workspace(**arguments: Unpack[_Siren]) -> int: ...
 def cuda_siren(*, stream: int, **arguments: Unpack[_Siren]) -> None: ...
 def cuda_oris(*, stream: int, **arguments: Unpack[_Oris]) -> None: ...
-def cuda_select(*, stream: int, **arguments: Unpack[_Select]) -> bool: ...
+def cuda_select(*, stream: int, fault: int, device: int, **arguments: Unpack[_Step]) -> bool: ...
 def cuda_sketch_workspace(**arguments: Unpack[_Sketch]) -> int: ...
 def cuda_sketch(*, stream: int, **arguments: Unpack[_Sketch]) -> None: ...
 def cuda_remembered_workspace(**arguments: Unpack[_Memory]) -> int: ...

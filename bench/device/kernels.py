@@ -46,12 +46,12 @@ def choosing(bench: Bench) -> float:
     n = bench.sizes.samples
     gram, selector = _gram(bench, n), oasis.Selector(0.25).to(bench.device)
     valid = torch.ones(n, dtype=torch.bool, device=bench.device)
-    lowest = torch.full((), -torch.inf, dtype=torch.float64, device=bench.device)
     scores = gram.diagonal().clone()
     tail = (selector.statistics, selector.counters, selector.preset.options(0.25))
 
     def fused():
-        return torch.ops.oasis.siren_oris_(gram, scores, valid, lowest, "exact", 0.0, *tail)
+        how = "gram", True, "exact", 0.0, False
+        return torch.ops.oasis.select_(gram, None, None, *how, *tail)
 
     floor = _floor(bench, "exact", n)
     bench.measure("oris", f"N={n}", lambda: torch.ops.oasis.oris_(scores, scores, valid, *tail),

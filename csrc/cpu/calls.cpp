@@ -1,6 +1,7 @@
 #include "cpu/calls.h"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -30,6 +31,18 @@ StridedSamples describe(const void* data, DType dtype, const std::vector<int64_t
   return s;
 }
 
+// The Gram matrix of the same directions with other squared norms; 0 stays 0.
+static void with_diagonal(double* gram, const double* diagonal, size_t n) {
+  std::vector<double> factor(n);
+  for (size_t i = 0; i < n; ++i) {
+    const double norm = std::sqrt(gram[i * n + i]);
+    factor[i] = norm > 0 ? std::sqrt(diagonal[i]) / norm : 0;
+  }
+  for (size_t i = 0; i < n; ++i)
+    for (size_t j = 0; j < n; ++j)
+      gram[i * n + j] = i == j ? diagonal[i] : gram[i * n + j] * factor[j] * factor[i];
+}
+
 int64_t siren(const SirenCall& call) {
   std::vector<int64_t> kept;
   for (int64_t i = 0; i < call.n; ++i) {
@@ -47,6 +60,8 @@ int64_t siren(const SirenCall& call) {
     for (size_t j = 0; j < m; ++j) gram[i * m + j] = call.gram[kept[i] * call.n + kept[j]];
   for (size_t i = 0; i < m; ++i)
     score[i] = call.informativeness ? call.informativeness[kept[i]] : gram[i * m + i];
+  if (call.informativeness && call.rule == Rule::residual)
+    with_diagonal(gram.data(), score.data(), m);
   const int64_t made = kernels().siren(gram.data(), score.data(), int64_t(m), call.rule, call.ridge,
                                        call.floor, adjusted.data(), picks.data());
   if (made < 0) throw std::bad_alloc();

@@ -11,9 +11,8 @@ bool finite_row(const double* row, int64_t width) {
   return true;
 }
 
-}  // namespace
-
-Finding inner_products(const double* gram, int64_t n) {
+// NaN passes.
+Finding possible_products(const double* gram, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
     if (gram[i * n + i] < 0) return {Wrong::negative, i, i};
   for (int64_t i = 0; i < n; ++i) {
@@ -25,6 +24,7 @@ Finding inner_products(const double* gram, int64_t n) {
   return kNothing;
 }
 
+// Among valid [n], null: all.
 Finding finite_entries(const double* gram, const bool* valid, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     if (valid && !valid[i]) continue;
@@ -34,9 +34,17 @@ Finding finite_entries(const double* gram, const bool* valid, int64_t n) {
   return kNothing;
 }
 
+}  // namespace
+
+Finding inner_products(const double* gram, const bool* valid, int64_t n) {
+  const Finding found = possible_products(gram, n);
+  return found.wrong != Wrong::nothing ? found : finite_entries(gram, valid, n);
+}
+
 Finding usable(const Usable& u) {
   const int64_t n = u.n;
-  Finding found = kNothing;
+  Finding found = u.products ? possible_products(u.gram, n) : kNothing;
+  if (found.wrong != Wrong::nothing) return found;
   for (int64_t i = 0; i < n; ++i) {
     const bool finite = !u.sketch || finite_row(u.sketch + i * u.width, u.width);
     const Wrong wrong = judge_candidate(u, i, finite);

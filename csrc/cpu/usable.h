@@ -10,11 +10,8 @@ struct Finding {
 };
 
 // The first entry of gram [n, n] that no inner product can be: a squared norm below 0, or one that
-// misses symmetry or Cauchy-Schwarz. NaN passes.
-Finding inner_products(const double* gram, int64_t n);
-
-// The first entry that is not finite, among valid [n] (null: all).
-Finding finite_entries(const double* gram, const bool* valid, int64_t n);
+// misses symmetry or Cauchy-Schwarz; then the first that is not finite among valid [n] (null: all).
+Finding inner_products(const double* gram, const bool* valid, int64_t n);
 
 // Fills what `Usable` writes, up to the first thing that is wrong.
 Finding usable(const Usable&);

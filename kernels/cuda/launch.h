@@ -8,6 +8,7 @@
 
 #include "oasis/memory.h"
 #include "oasis/oris.h"
+#include "oasis/select.h"
 #include "oasis/sketch.h"
 #include "oasis/usable.h"
 
@@ -35,10 +36,9 @@ const char* gram_workspace(const Gram&, size_t* bytes);
 const char* gram(const Gram&, void* stream);
 
 // Who of the candidates can be scored (oasis/usable.h); *wrong on the device is the code of what is
-// wrong with the batch, 0 for nothing, and then nobody is valid. `products`: gram is checked too.
+// wrong with the batch, 0 for nothing; where it is not, nobody is valid.
 struct Candidates {
   Usable usable;
-  bool products;
   int64_t* wrong;
   int device;
 };
@@ -76,9 +76,9 @@ struct Oris {
 };
 const char* oris(const Oris&, void* stream);
 
-// Both in one launch, for n <= kMaxOneLaunch; oris.adjusted is ignored. Where the device has too
-// little shared memory for it (`*fits` false) nothing was launched: call one after the other.
-const char* select(const Siren&, const Oris&, void* stream, bool* fits);
+// All three in one launch, for n <= kMaxOneLaunch; `wrong` as of Candidates. Where the device has
+// too little shared memory for it (`*fits` false) nothing was launched: call one after the other.
+const char* select(const Select&, int64_t* wrong, int device, void* stream, bool* fits);
 
 // Adds the sketches (oasis/sketch.h) of gradients laid out as for Gram to out [samples, dim].
 struct Sketch {

@@ -1,4 +1,4 @@
-// Launchers of candidates, SIREN, ORIS and of the last two at once.
+// Launchers of candidates, SIREN, ORIS and of all three at once.
 #include "launch.cuh"
 #include "launch.h"
 #include "oris.cuh"
@@ -17,12 +17,12 @@ static_assert(kMaxOneLaunch == kBlockExact && kMaxExactSamples == kMaxGridExact,
 constexpr size_t kRoomForFactor = 96 * 1024;  // beyond, the factor is better off in the L2 cache
 constexpr size_t kRoomForSums = 96 * 1024;    // of mean field; more than some devices have
 
-const char* check(const Siren& s) {
-  if (s.n < 1) return "siren: no samples";
-  if (s.rule == Rule::exact && s.capacity > kMaxExactSamples)
+const char* check(int64_t n, int64_t capacity, Rule rule) {
+  if (n < 1) return "siren: no samples";
+  if (rule == Rule::exact && capacity > kMaxExactSamples)
     return "siren: more than 30 samples for the exact rule";
-  if (s.rule != Rule::exact && s.n > kMaxRuleSamples) return "siren: more than 4096 samples";
-  switch (s.rule) {  // the compiler asks for a rule that is in oasis/names.def and not here
+  if (rule != Rule::exact && n > kMaxRuleSamples) return "siren: more than 4096 samples";
+  switch (rule) {  // the compiler asks for a rule that is in oasis/names.def and not here
     case Rule::exact:
     case Rule::mean_field:
     case Rule::pairwise:
@@ -52,6 +52,11 @@ size_t mean_field_bytes(int64_t n, double* sums) {
 size_t step_bytes() {
   Carve carve(nullptr);
   carve.take<OrisStep>(1);
+  return carve.used;
+}
+size_t select_bytes(int64_t n) {
+  Carve carve(nullptr);
+  SelectShared shared(carve, n);
   return carve.used;
 }
 
@@ -119,15 +124,15 @@ const char* usable(const Candidates& c, void* stream) {
   if (c.usable.n < 1) return "usable: no samples";
   const DeviceGuard guard(c.device);
   OASIS_CHECK(guard.error);
-  OASIS_LAUNCH(usable_kernel, dim3(1), dim3(kUsableThreads), kUsableThreads * sizeof(Wrong),
-               static_cast<cudaStream_t>(stream), UsableArguments{c.usable, c.products, c.wrong});
+  OASIS_LAUNCH(usable_kernel, dim3(1), dim3(kUsableThreads), kUsableThreads / kWarp * sizeof(Wrong),
+               static_cast<cudaStream_t>(stream), c.usable, c.wrong);
   OASIS_CHECK(cudaGetLastError());
   return nullptr;
 }
 
 const char* siren_workspace(const Siren& s, size_t* bytes) {
   *bytes = 0;
-  if (const char* error = check(s)) return error;
+  if (const char* error = check(s.n, s.capacity, s.rule)) return error;
   const DeviceGuard guard(s.device);
   OASIS_CHECK(guard.error);
   if (s.rule == Rule::exact) {
@@ -185,30 +190,28 @@ const char* oris(const Oris& o, void* stream) {
   return nullptr;
 }
 
-const char* select(const Siren& s, const Oris& o, void* stream, bool* fits) {
+const char* select(const Select& s, int64_t* wrong, int device, void* stream, bool* fits) {
   *fits = false;
-  if (const char* error = check(s)) return error;
+  if (const char* error = check(s.n, s.n, s.rule)) return error;
   if (s.n > kMaxOneLaunch) return nullptr;
-  const DeviceGuard guard(s.device);
+  const DeviceGuard guard(device);
   OASIS_CHECK(guard.error);
   const auto queue = static_cast<cudaStream_t>(stream);
+  const size_t more = select_bytes(s.n);
   if (s.rule == Rule::exact) {
-    if (const char* error = one_block(s.n, step_bytes(), fits)) return error;
+    if (const char* error = one_block(s.n, more, fits)) return error;
     if (!*fits) return nullptr;
-    const size_t shared = exact_bytes(s.n) + step_bytes();
+    const size_t shared = exact_bytes(s.n) + more;
     OASIS_CHECK(allow_shared(select_exact_kernel, shared));
-    OASIS_LAUNCH(select_exact_kernel, dim3(1), dim3(kExactThreads), shared, queue,
-                 exact_arguments(s, s.n), oris_arguments(o));
+    OASIS_LAUNCH(select_exact_kernel, dim3(1), dim3(kExactThreads), shared, queue, s, wrong);
   } else if (s.rule == Rule::mean_field) {
     *fits = true;
     OASIS_LAUNCH(select_mean_field_kernel, dim3(1), dim3(kMeanFieldThreads),
-                 mean_field_bytes(s.n, nullptr) + step_bytes(), queue,
-                 mean_field_arguments(s, nullptr), oris_arguments(o));
+                 mean_field_bytes(s.n, nullptr) + more, queue, s, wrong);
   } else {
     *fits = true;
-    OASIS_LAUNCH(select_rule_kernel, dim3(1), dim3(kRuleThreads),
-                 rule_bytes(s.n, true) + step_bytes(), queue, rule_arguments(s, nullptr),
-                 oris_arguments(o));
+    OASIS_LAUNCH(select_rule_kernel, dim3(1), dim3(kRuleThreads), rule_bytes(s.n, true) + more,
+                 queue, s, wrong);
   }
   OASIS_CHECK(cudaGetLastError());
   return nullptr;

@@ -8,12 +8,6 @@ namespace oasis {
 
 constexpr int kUsableThreads = 256;
 
-struct UsableArguments {
-  Usable u;
-  bool products;   // whether gram is checked for what no inner product can be
-  int64_t* wrong;  // one number, written
-};
-
 __device__ inline Wrong told_first(Wrong a, Wrong b) {
   return a == Wrong::nothing || (b != Wrong::nothing && b < a) ? b : a;
 }
@@ -22,7 +16,7 @@ __device__ inline Wrong told_first(Wrong a, Wrong b) {
 __device__ inline Wrong judge_candidates(const Usable& u) {
   Wrong wrong = Wrong::nothing;
   const int lane = int(threadIdx.x) % kWarp;
-  for (int64_t i = threadIdx.x / kWarp; i < u.n; i += kUsableThreads / kWarp) {
+  for (int64_t i = threadIdx.x / kWarp; i < u.n; i += blockDim.x / kWarp) {
     double odd = 0.0;
     if (u.sketch)
       for (int64_t k = lane; k < u.width; k += kWarp)
@@ -33,15 +27,14 @@ __device__ inline Wrong judge_candidates(const Usable& u) {
   return wrong;
 }
 
-__device__ inline Wrong judge_entries(const UsableArguments& a) {
-  const Usable& u = a.u;
+__device__ inline Wrong judge_entries(const Usable& u) {
   const int64_t n = u.n;
   Wrong wrong = Wrong::nothing;
-  for (int64_t e = threadIdx.x; e < n * n; e += kUsableThreads) {
+  for (int64_t e = threadIdx.x; e < n * n; e += blockDim.x) {
     const int64_t i = e / n, j = e % n;
     const double here = u.gram[e], limit = sqrt(u.gram[i * n + i]) * sqrt(u.gram[j * n + j]);
-    if (a.products && i == j && here < 0) wrong = Wrong::negative;
-    if (a.products && no_product(here, u.gram[j * n + i], limit))
+    if (u.products && i == j && here < 0) wrong = Wrong::negative;
+    if (u.products && no_product(here, u.gram[j * n + i], limit))
       wrong = told_first(wrong, Wrong::products);
     u.left[e] = u.valid[i] && u.valid[j] ? here : 0.0;
     if (!finite_number(u.left[e])) wrong = told_first(wrong, Wrong::entries);
@@ -49,22 +42,32 @@ __device__ inline Wrong judge_entries(const UsableArguments& a) {
   return wrong;
 }
 
-__global__ void __launch_bounds__(kUsableThreads, 1) usable_kernel(const UsableArguments a) {
-  Wrong* found = reinterpret_cast<Wrong*>(dynamic_shared());
-  const Usable& u = a.u;
+// What is wrong, the same for every thread; `found` [warps of the block]. What `u` writes is
+// complete after the caller's next barrier.
+__device__ inline Wrong usable_block(const Usable& u, Wrong* found) {
   const Wrong of_samples = judge_candidates(u);
   __syncthreads();  // who is valid is known
-  found[threadIdx.x] = told_first(of_samples, judge_entries(a));
-  __syncthreads();  // everybody's finding is there
+  int mine = int(told_first(of_samples, judge_entries(u)));
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const int other = __shfl_xor_sync(kWholeWarp, mine, step);
+    mine = int(told_first(Wrong(mine), Wrong(other)));
+  }
+  if (threadIdx.x % kWarp == 0) found[threadIdx.x / kWarp] = Wrong(mine);
+  __syncthreads();  // every warp's finding is there
   Wrong wrong = Wrong::nothing;
-  for (int k = 0; k < kUsableThreads; ++k) wrong = told_first(wrong, found[k]);
-  if (threadIdx.x == 0) *a.wrong = int64_t(wrong);
-  if (wrong == Wrong::nothing) return;
-  for (int64_t i = threadIdx.x; i < u.n; i += kUsableThreads) {
+  for (unsigned w = 0; w < blockDim.x / kWarp; ++w) wrong = told_first(wrong, found[w]);
+  if (wrong == Wrong::nothing) return wrong;
+  for (int64_t i = threadIdx.x; i < u.n; i += blockDim.x) {
     u.valid[i] = false;
     u.informativeness[i] = 0.0;
   }
-  for (int64_t e = threadIdx.x; e < u.n * u.n; e += kUsableThreads) u.left[e] = 0.0;
+  for (int64_t e = threadIdx.x; e < u.n * u.n; e += blockDim.x) u.left[e] = 0.0;
+  return wrong;
+}
+
+__global__ void __launch_bounds__(kUsableThreads, 1) usable_kernel(const Usable u, int64_t* wrong) {
+  const Wrong found = usable_block(u, reinterpret_cast<Wrong*>(dynamic_shared()));
+  if (threadIdx.x == 0) *wrong = int64_t(found);
 }
 
 }  // namespace oasis

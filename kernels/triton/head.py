@@ -18,15 +18,10 @@ from oasis.kernels.triton.head_reduce import reduce_kernel, samples_kernel
 from oasis.kernels.triton.head_results import RESULTS, results_kernel
 from oasis.kernels.triton.head_segments import keys_kernel, segments_kernel
 from oasis.kernels.triton.head_sketch import sketch_kernel
+from oasis.kernels.triton.head_sketched import sketch_samples_kernel, sketch_tokens_kernel
 from torch import Tensor
 
-from oasis.gram.results import Results
-from oasis.gram.tensor_sketch import (
-    VocabularySketch,
-    sample_sketches,
-    vocabulary_sketch,
-    width_sketch,
-)
+from oasis.gram.tensor_sketch import VocabularySketch, convolved, vocabulary_sketch, width_sketch
 
 MAX_GRID = 65535  # of a launch in its second dimension
 
@@ -55,7 +50,7 @@ def head_gram(
         h = hidden.index_select(0, segments.order)
         products = visit.vocabulary(h, weight)
         results = visit.results(products, multiply(h, h.T), mean)
-        return *results, visit.sketched(h, sketch)
+        return *results, visit.sketched(h, sketch, results[-1])
 
 
 def mixed(h: Tensor) -> bool:
@@ -231,17 +226,21 @@ class Visit:
         )  # fmt: skip
         return *real, *whole
 
-    def sketched(self, h: Tensor, sketch: tuple[int, int]) -> Tensor:
-        """[N, m] float64, sketches of the gradients (m may be 0), after `results`."""
-        s = self.segments
-        if self.table is None:
-            return self.state.new_empty((s.samples, 0))
+    def sketched(self, h: Tensor, sketch: tuple[int, int], tokens: Tensor) -> Tensor:
+        """[N, m] float64, sketches of the gradients (m may be 0), after `results`, whose `tokens`
+        [N] are those of each sample."""
+        s, table, step = self.segments, self.table, self.blocks.buckets
+        sketches = self.state.new_empty((s.samples, sketch[0]))
+        if table is None:
+            return sketches
         of_hidden = width_sketch(h.shape[1], *sketch, torch.float32, h.device)(h)
-        tilt, lift, pull = self.of_token[6:]
-        tokens = s.offsets.diff().long()
-        owner = s.owner.clamp(max=s.samples - 1).long()  # ignored tokens, of tilt 0, too
-        rows, unit = sample_sketches(
-            self.table, self.sketches, of_hidden, s.labels.clamp(min=0).long(), owner,
-            Results((), lift, lift, tilt, pull), tokens,
+        parts, how = -(-table.dim // step), {"BLOCK": self.blocks.tokens, "BUCKETS": step}
+        sketch_tokens_kernel[(s.count, parts)](
+            self.sketches, of_hidden, self.of_token, s.labels, s.owner, s.offsets, table.buckets,
+            table.signs, s.count, s.samples, table.dim, **how,
         )  # fmt: skip
-        return rows.double() * unit.unsqueeze(1) + s.poison
+        sums = convolved(self.sketches, of_hidden, tokens)
+        sketch_samples_kernel[(s.samples, parts)](
+            sums, self.of_token, s.offsets, s.poison, sketches, s.count, table.dim, **how
+        )
+        return sketches

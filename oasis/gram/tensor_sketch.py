@@ -137,8 +137,15 @@ def sample_sketches(
     at = torch.arange(labels.numel(), device=labels.device), vocabulary.buckets[labels].long()
     deltas[at] -= r.pull.to(deltas.dtype) * vocabulary.signs[labels]
     hidden = hidden * tilt.to(hidden.dtype).unsqueeze(1)
+    return convolved(deltas, hidden, tokens), unit
+
+
+def convolved(deltas: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
+    """[N, m] sums over the `tokens` [N] of each sample, side by side, of the circular convolutions
+    of deltas and hidden [T, m]."""
     spectrum = torch.fft.rfft(deltas) * torch.fft.rfft(hidden)
     # Complex numbers as pairs: what sums over segments takes.
     total = segment_sum(torch.view_as_real(spectrum).flatten(1), tokens)
     total = torch.view_as_complex(total.view(tokens.numel(), -1, 2))
-    return torch.fft.irfft(total, n=vocabulary.dim), unit
+    sums: Tensor = torch.fft.irfft(total, n=deltas.shape[1])
+    return sums

@@ -7,14 +7,20 @@ that has been freed, would be read beyond its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from oasis.checks import check_buffer, check_number
+from oasis.checks import FLOATS, check_buffer, check_number
 from oasis.names import COUNTERS, STATISTICS
 
 CPU = torch.device("cpu")
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where a checked tensor's numbers lie, 0 for none."""
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def read_buffer(
@@ -83,6 +89,28 @@ def oris_inputs(
     )
 
 
+def gram64(gram: Tensor) -> tuple[Tensor, int]:
+    """A floating-point Gram matrix as float64, its numbers side by side, and N."""
+    n = gram.shape[0]
+    check_buffer("gram", gram, FLOATS, (n, n), gram.device)
+    return gram.to(torch.float64).contiguous(), n
+
+
+def usable_inputs(
+    gram: Tensor, valid: Tensor | None, scores: Tensor | None, sketch: Tensor | None = None
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """What is read of N candidates, contiguous, on the device of the Gram matrix."""
+    matrix, n = gram64(gram)
+    device = gram.device
+    if valid is not None:
+        valid = read_buffer("valid", valid, torch.bool, (n,), device)
+    if scores is not None:
+        scores = read_buffer("scores", scores, torch.float64, (n,), device)
+    if sketch is not None:
+        sketch = read_buffer("sketch", sketch, torch.float64, (n, sketch.shape[1]), device)
+    return matrix, valid, scores, sketch
+
+
 def memory_inputs(
     sketch: Tensor, mask: Tensor, counters: Tensor, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,3 +140,32 @@ def remembered_inputs(
     n, width = sketch.shape
     gram = read_buffer("gram", gram, torch.float64, (n, n), device)
     return gram, sketch, valid, memory_buffer(memory, width, device), counters
+
+
+class Selected(NamedTuple):
+    """What `select_` returns of N samples, but the last two [N]: see `oasis.Selection`."""
+
+    informativeness: Tensor
+    adjusted: Tensor
+    relative: Tensor
+    probability: Tensor
+    order: Tensor
+    mask: Tensor
+    skipped: Tensor
+    threshold: Tensor  # 0-d, the one used
+    fault: Tensor  # 0-d, 0 or the code of what is wrong (`oasis.operators.candidates`)
+
+    @classmethod
+    def empty(cls, n: int, device: torch.device) -> Selected:
+        """Memory for the results."""
+
+        def new(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        real, whole, known = torch.float64, torch.int64, torch.bool
+        scores = new(real, n), new(real, n), new(real, n), new(real, n)
+        return cls(*scores, new(whole, n), new(known, n), new(known, n), new(real), new(whole))
+
+    def addresses(self) -> dict[str, int]:
+        """Where the results go, by name."""
+        return dict(zip(self._fields, (x.data_ptr() for x in self), strict=True))

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from oasis import _core
-from oasis.checks import check_buffer
 from oasis.operators import launch
-from oasis.operators.buffers import read_buffer
+from oasis.operators.buffers import address, gram64, read_buffer, usable_inputs
 from oasis.operators.library import implement
 
 LARGEST = 1e150  # beyond, the variance of the scores would overflow, and never decay
@@ -36,37 +35,30 @@ def deferred_error(code: int, source: str) -> ValueError:
     return ValueError(_TOLD[code].format(gram="gram", source=source))
 
 
-def _gram64(gram: Tensor) -> tuple[Tensor, int]:
-    """A floating-point Gram matrix as float64, its numbers side by side, and N."""
-    n = gram.shape[0]
-    check_buffer("gram", gram, gram.dtype, (n, n), gram.device)
-    return gram.to(torch.float64).contiguous(), n
-
-
-def _raise_products(fault: int, i: int, j: int, gram: Tensor, name: str) -> None:
+def _products_error(fault: int, i: int, j: int, gram: Tensor) -> ValueError:
     """What no inner product can be, with its place and its numbers."""
     if fault == NEGATIVE:
-        raise ValueError(
-            f"{name}: negative diagonal {float(gram[i, i]):g} at {i}, expected squared norms"
+        return ValueError(
+            f"gram: negative diagonal {float(gram[i, i]):g} at {i}, expected squared norms"
         )
-    if fault == PRODUCTS:
-        raise ValueError(
-            f"{name}: got {float(gram[i, j]):g} at [{i}, {j}] and {float(gram[j, i]):g} at "
-            f"[{j}, {i}] between squared norms {float(gram[i, i]):g} and {float(gram[j, j]):g}; "
-            "expected inner products: symmetric, and at most the product of the norms"
-        )
+    return ValueError(
+        f"gram: got {float(gram[i, j]):g} at [{i}, {j}] and {float(gram[j, i]):g} at "
+        f"[{j}, {i}] between squared norms {float(gram[i, i]):g} and {float(gram[j, j]):g}; "
+        "expected inner products: symmetric, and at most the product of the norms"
+    )
 
 
 @implement("inner_products", "CPU", "CUDA")  # reads, on a GPU too: what `oasis.siren` takes
 def _(gram: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     """The Gram matrix as float64, and who is valid; entries among those are finite."""
-    matrix, n = _gram64(gram)
+    matrix, n = gram64(gram)
     here = matrix.cpu()
-    _raise_products(*_core.inner_products(here.data_ptr(), n), here, "gram")
     if valid is not None:
         valid = read_buffer("valid", valid, torch.bool, (n,), valid.device)
     known = None if valid is None else valid.cpu()
-    fault, *_ = _core.finite_entries(here.data_ptr(), 0 if known is None else known.data_ptr(), n)
+    fault, i, j = _core.inner_products(here.data_ptr(), address(known), n)
+    if fault in (NEGATIVE, PRODUCTS):
+        raise _products_error(fault, i, j, here)
     if fault:
         broken = ~here.isfinite()
         if known is not None:
@@ -80,28 +72,25 @@ def _(gram: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     return matrix.clone() if matrix.data_ptr() == gram.data_ptr() else matrix, valid
 
 
-def _skipped_error(skipped: Tensor, source: str, measured: bool) -> ValueError:
-    what = "gradients or scores" if measured else "gradients"
-    return ValueError(
-        f"{source}: the {what} of samples {skipped.nonzero().squeeze(1).tolist()} are "
-        f"not finite (or their squared norm exceeds {LARGEST:g}); "
-        "use nonfinite='skip' to leave such samples out"
-    )
-
-
-def _inputs(
-    gram: Tensor, valid: Tensor | None, scores: Tensor | None, sketch: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """What `usable` reads of N samples, contiguous, on the device of the Gram matrix."""
-    matrix, n = _gram64(gram)
-    device = gram.device
-    if valid is not None:
-        valid = read_buffer("valid", valid, torch.bool, (n,), device)
-    if scores is not None:
-        scores = read_buffer("scores", scores, torch.float64, (n,), device)
-    if sketch is not None:
-        sketch = read_buffer("sketch", sketch, torch.float64, (n, sketch.shape[1]), device)
-    return matrix, valid, scores, sketch
+def raise_finding(
+    found: tuple[int, int, int], gram: Tensor, scores: Tensor | None, skipped: Tensor, source: str
+) -> None:
+    """An error where the compiled core found (code, i, j) to be wrong with a batch."""
+    fault, i, j = found
+    if not fault:
+        return
+    if fault in (NEGATIVE, PRODUCTS):
+        raise _products_error(fault, i, j, gram)
+    if fault == SCORE and scores is not None:
+        raise ValueError(f"scores: got {float(scores[i]):g} at {i}, expected numbers >= 0")
+    if fault == SKIPPED:
+        what = "gradients" if scores is None else "gradients or scores"
+        raise ValueError(
+            f"{source}: the {what} of samples {skipped.nonzero().squeeze(1).tolist()} are "
+            f"not finite (or their squared norm exceeds {LARGEST:g}); "
+            "use nonfinite='skip' to leave such samples out"
+        )
+    raise ValueError("gram: non-finite entries between samples with finite norms")
 
 
 @implement("usable", "CPU")
@@ -113,31 +102,25 @@ def _(
     source: str,
     raises: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    matrix, valid, scores, sketch = _inputs(gram, valid, scores, sketch)
+    matrix, valid, scores, sketch = usable_inputs(gram, valid, scores, sketch)
     n, width = matrix.shape[0], 0 if sketch is None else sketch.shape[1]
-    if source == "gram":  # those of given gradients are inner products
-        _raise_products(*_core.inner_products(matrix.data_ptr(), n), matrix, source)
     left, informativeness = torch.empty_like(matrix), matrix.new_empty(n)
     kept, skipped = (torch.empty(n, dtype=torch.bool) for _ in range(2))
-    fault, at, _ = _core.usable(
+    found = _core.usable(
         matrix.data_ptr(),
-        0 if valid is None else valid.data_ptr(),
-        0 if scores is None else scores.data_ptr(),
-        0 if sketch is None else sketch.data_ptr(),
+        address(valid),
+        address(scores),
+        address(sketch),
         n,
         width,
+        source == "gram",  # those of given gradients are inner products
         raises,
         left.data_ptr(),
         informativeness.data_ptr(),
         kept.data_ptr(),
         skipped.data_ptr(),
     )
-    if fault == SCORE and scores is not None:
-        raise ValueError(f"scores: got {float(scores[at]):g} at {at}, expected numbers >= 0")
-    if fault == SKIPPED:
-        raise _skipped_error(skipped, source, scores is not None)
-    if fault == ENTRIES:
-        raise ValueError("gram: non-finite entries between samples with finite norms")
+    raise_finding(found, matrix, scores, skipped, source)
     return left, informativeness, kept, skipped, torch.zeros((), dtype=torch.int64)
 
 
@@ -152,7 +135,7 @@ def usable_on_gpu(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The same without a value that the host reads: the last result is the code of what is wrong,
     and nobody is valid then."""
-    matrix, valid, scores, sketch = _inputs(gram, valid, scores, sketch)
+    matrix, valid, scores, sketch = usable_inputs(gram, valid, scores, sketch)
     if launch.BUILT and len(matrix) <= _ONE_BLOCK:
         return launch.usable(matrix, valid, scores, sketch, source == "gram", raises)
     norms = matrix.diagonal()

@@ -14,7 +14,16 @@ from torch import Tensor
 
 from oasis import _core
 from oasis.checks import check_grads
-from oasis.operators.buffers import CPU, oris_inputs, read_buffer, siren_inputs, state_buffers
+from oasis.operators.buffers import (
+    CPU,
+    Selected,
+    address,
+    oris_inputs,
+    siren_inputs,
+    state_buffers,
+    usable_inputs,
+)
+from oasis.operators.candidates import raise_finding
 from oasis.operators.library import implement
 
 
@@ -78,8 +87,6 @@ def _siren(
     ridge: float,
 ) -> tuple[Tensor, Tensor]:
     n = gram.shape[0]
-    if scores is not None and method == "residual":
-        gram = _with_diagonal(gram, scores)
     adjusted = torch.empty(n, dtype=torch.float64)
     order = torch.empty(n, dtype=torch.int64)
     _core.siren(
@@ -94,14 +101,6 @@ def _siren(
         0 if scores is None else scores.data_ptr(),
     )
     return adjusted, order
-
-
-def _with_diagonal(gram: Tensor, diagonal: Tensor) -> Tensor:
-    """The Gram matrix of the same directions with other squared norms (0 stays 0)."""
-    norms = gram.diagonal().sqrt()
-    factor = torch.where(norms > 0, diagonal.sqrt() / norms, 0.0)
-    scaled = gram * factor * factor.unsqueeze(1)
-    return torch.where(torch.eye(len(gram), dtype=torch.bool), diagonal, scaled)
 
 
 @implement("oris_", "CPU")
@@ -144,8 +143,8 @@ def _oris(
     return relative, probability, mask
 
 
-@implement("oris_stop", "CPU", "CUDA")  # of one preset: not worth a kernel
-def _(
+@implement("oris_stop", "CPU", "CUDA")  # of one preset: not worth a kernel of its own
+def oris_stop(
     informativeness: Tensor,
     valid: Tensor,
     statistics: Tensor,
@@ -167,22 +166,38 @@ def _(
     return torch.full((), stop, dtype=torch.float64, device=informativeness.device)
 
 
-@implement("siren_oris_", "CPU")
+@implement("select_", "CPU")
 def _(
     gram: Tensor,
-    informativeness: Tensor,
-    valid: Tensor,
-    floor: Tensor | None,
+    valid: Tensor | None,
+    scores: Tensor | None,
+    source: str,
+    raises: bool,
     method: str,
     ridge: float,
+    stop: bool,
     statistics: Tensor,
     counters: Tensor,
     options: list[float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """From Gram matrix to mask: adjusted and order as `siren`, then what `oris_` returns."""
-    gram, valid, floor, _ = siren_inputs(gram, valid, floor, None, CPU)
-    shape = gram.shape[:1]
-    scores = read_buffer("informativeness", informativeness, torch.float64, shape, CPU)
-    state = state_buffers(statistics, counters, CPU)
-    adjusted, order = _siren(gram, valid, floor, None, method, ridge)
-    return adjusted, order, *_oris(scores, adjusted, valid, *state, options)
+) -> tuple[Tensor, ...]:
+    """What `usable` finds, then as `siren` and `oris_`, in one call: see `Selected`."""
+    gram, valid, scores, _ = usable_inputs(gram, valid, scores)
+    statistics, counters = state_buffers(statistics, counters, CPU)
+    results = Selected.empty(len(gram), CPU)
+    found = _core.select(
+        gram=gram.data_ptr(),
+        given=address(valid),
+        scores=address(scores),
+        n=len(gram),
+        products=source == "gram",
+        raises=raises,
+        method=method,
+        ridge=ridge,
+        stop=stop,
+        options=options,
+        statistics=statistics.data_ptr(),
+        counters=counters.data_ptr(),
+        **results.addresses(),
+    )
+    raise_finding(found, gram, scores, results.skipped, source)
+    return results

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from oasis.checks import check_grads
+from oasis.names import STATISTICS
 from oasis.operators import cpu, launch, memory
 from oasis.operators.buffers import memory_buffer, memory_inputs, state_buffers
+from oasis.operators.candidates import usable_on_gpu
+from oasis.operators.cpu import oris_stop
 from oasis.operators.library import implement
 
 _RUN = 4 << 20  # numbers widened at once where the kernels were not built
@@ -99,22 +102,41 @@ def oris_(
     return relative.to(device), probability.to(device), mask.to(device)
 
 
-@implement("siren_oris_", "CUDA")
-def _(
+@implement("select_", "CUDA")
+def select_(
     gram: Tensor,
-    informativeness: Tensor,
-    valid: Tensor,
-    floor: Tensor | None,
+    valid: Tensor | None,
+    scores: Tensor | None,
+    source: str,
+    raises: bool,
     method: str,
     ridge: float,
+    stop: bool,
     statistics: Tensor,
     counters: Tensor,
     options: list[float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    state = statistics, counters
-    if launch.BUILT and gram.shape[0] <= launch.ONE_LAUNCH:
-        return launch.siren_oris_(
-            gram, informativeness, valid, floor, method, ridge, *state, options
+) -> tuple[Tensor, ...]:
+    """One launch where a block can take the batch, else one after the other."""
+    if launch.BUILT and scores is None and gram.shape[0] <= launch.ONE_LAUNCH:
+        found = launch.select_(
+            gram,
+            valid,
+            source == "gram",
+            raises,
+            method,
+            ridge,
+            stop,
+            statistics,
+            counters,
+            options,
         )
-    adjusted, order = siren(gram, valid, floor, method, ridge)
-    return adjusted, order, *oris_(informativeness, adjusted, valid, *state, options)
+        if found is not None:
+            return found
+    state = state_buffers(statistics, counters, gram.device)
+    left, own, kept, skipped, fault = usable_on_gpu(gram, valid, scores, None, source, raises)
+    threshold = state[0].select(0, STATISTICS["threshold"]).clone()
+    floor = oris_stop(own, kept, *state, options) if stop else None
+    measured = None if scores is None else own
+    adjusted, order = siren(left, kept, floor, method, ridge, measured)
+    relative, probability, mask = oris_(own, adjusted, kept, *state, options)
+    return own, adjusted, relative, probability, order, mask, skipped, threshold, fault

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from oasis import _core
 from oasis.operators.buffers import (
+    Selected,
+    address,
     memory_buffer,
     memory_inputs,
     oris_inputs,
-    read_buffer,
     remembered_inputs,
     siren_inputs,
     state_buffers,
+    usable_inputs,
 )
 
 BUILT = _core.build_info()["cuda"]
@@ -107,9 +109,9 @@ def usable(
     wrong = torch.empty((), dtype=torch.int64, device=device)
     arguments = {
         "gram": gram.data_ptr(),
-        "given": 0 if valid is None else valid.data_ptr(),
-        "scores": 0 if scores is None else scores.data_ptr(),
-        "sketch": 0 if sketch is None else sketch.data_ptr(),
+        "given": address(valid),
+        "scores": address(scores),
+        "sketch": address(sketch),
         "n": n,
         "width": 0 if sketch is None else sketch.shape[1],
         "raises": raises,
@@ -220,31 +222,41 @@ def oris_(
     return results
 
 
-def siren_oris_(
+def select_(
     gram: Tensor,
-    informativeness: Tensor,
-    valid: Tensor,
-    floor: Tensor | None,
+    valid: Tensor | None,
+    products: bool,
+    raises: bool,
     method: str,
     ridge: float,
+    stop: bool,
     statistics: Tensor,
     counters: Tensor,
     options: list[float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Both steps; up to ONE_LAUNCH samples by one kernel, where shared memory allows."""
+) -> Selected | None:
+    """From the Gram matrix of up to ONE_LAUNCH samples to the mask by one kernel; None where the
+    device has too little shared memory for it."""
+    gram, valid, *_ = usable_inputs(gram, valid, None)
     device = gram.device
-    gram, valid, floor, _ = siren_inputs(gram, valid, floor, None, device)
-    scores = read_buffer("informativeness", informativeness, torch.float64, gram.shape[:1], device)
     statistics, counters = state_buffers(statistics, counters, device)
-    n = gram.shape[0]
-    if n <= ONE_LAUNCH:
-        first, adjusted, order = _siren_arguments(gram, valid, floor, method, ridge, n)
-        second, results = _oris_arguments(scores, adjusted, valid, statistics, counters, options)
-        with _queue(gram.device) as stream:
-            if _launch(_core.cuda_select, first | second, stream):
-                return adjusted, order, *results
-    adjusted, order = siren(gram, valid, floor, method, ridge)
-    return adjusted, order, *oris_(scores, adjusted, valid, statistics, counters, options)
+    results = Selected.empty(len(gram), device)
+    arguments = {
+        "gram": gram.data_ptr(),
+        "given": address(valid),
+        "n": len(gram),
+        "products": products,
+        "raises": raises,
+        "method": method,
+        "ridge": ridge,
+        "stop": stop,
+        "options": options,
+        "statistics": statistics.data_ptr(),
+        "counters": counters.data_ptr(),
+        "device": device.index or 0,
+        **results.addresses(),
+    }
+    with _queue(device) as stream:
+        return results if _launch(_core.cuda_select, arguments, stream) else None
 
 
 def grad_sketch(grads: Sequence[Tensor], dim: int, seed: int, exact: bool) -> Tensor:

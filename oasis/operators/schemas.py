@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oasis.operators.buffers import Selected
 from oasis.operators.library import define, fake
 
 define("grad_gram(Tensor[] grads) -> Tensor")
@@ -134,27 +135,15 @@ def _(
 
 
 define(
-    "siren_oris_(Tensor gram, Tensor informativeness, Tensor valid, Tensor? floor, str method, "
-    "float ridge, Tensor(a!) statistics, Tensor(b!) counters, float[] options) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "select_(Tensor gram, Tensor? valid, Tensor? scores, str source, bool raises, str method, "
+    "float ridge, bool stop, Tensor(a!) statistics, Tensor(b!) counters, float[] options) "
+    f"-> ({', '.join('Tensor' for _ in Selected._fields)})"
 )
 
 
-@fake("siren_oris_")
-def _(
-    gram: Tensor,
-    informativeness: Tensor,
-    valid: Tensor,
-    floor: Tensor | None,
-    method: str,
-    ridge: float,
-    statistics: Tensor,
-    counters: Tensor,
-    options: list[float],
-) -> tuple[Tensor, ...]:
-    n = gram.shape[0]
-    types = (torch.float64, torch.int64, torch.float64, torch.float64, torch.bool)
-    return tuple(gram.new_empty(n, dtype=dtype) for dtype in types)
+@fake("select_")
+def _(gram: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    return Selected.empty(gram.shape[0], gram.device)
 
 
 define(

@@ -36,6 +36,11 @@ def check_rule(method: str, ridge: float, name: str = "method") -> None:
     check_number("ridge", ridge, 0, float("inf"), "a finite number >= 0")
 
 
+def counts(method: str, gram: Tensor) -> bool:
+    """Whether it matters to `method` how many of the samples of `gram` [N, N] are valid."""
+    return method in ("auto", "exact") and gram.shape[0] > AUTO_EXACT and readable(gram)
+
+
 def rule_of(method: str, valid: Tensor, name: str = "method") -> str:
     """The rule that `method` (the caller's argument `name`) means for the samples `valid` [N].
 

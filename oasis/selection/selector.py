@@ -13,11 +13,11 @@ from oasis import operators
 from oasis.checks import check_count
 from oasis.gram import HeadGram
 from oasis.names import COUNTERS, STATISTICS
-from oasis.operators.buffers import state_buffers
-from oasis.selection.batch import Batch, usable, validated
+from oasis.operators.buffers import Selected
+from oasis.selection.batch import Batch, Given, usable, validated
 from oasis.selection.memory import WIDTH, Sketches
 from oasis.selection.presets import PRESETS, Preset
-from oasis.selection.redundancy import check_rule, rule_of
+from oasis.selection.redundancy import check_rule, counts, rule_of
 from oasis.selection.state import kind_of, saved_state, settings_as_bytes
 from oasis.selection.threshold import check_ratio
 from oasis.selection.types import Selection
@@ -226,13 +226,37 @@ class Selector(nn.Module):
                 remembered. The state is then unchanged. On a GPU what is wrong by its numbers is
                 told later, see `checks`.
         """
-        device, remember = self.statistics.device, self.preset.remember > 0
-        state_buffers(self.statistics, self.counters, device)
+        device, preset = self.statistics.device, self.preset
+        remember = preset.remember > 0
         given = validated(grads, gram, valid, scores, sketch, device, remember)
+        waits = device.type != "cpu" and self.checks == "now"
+        if not remember and not waits and not counts(preset.siren, given.gram):
+            return self._at_once(given)
         batch = usable(given, self.nonfinite, self.checks == "deferred")
         if batch.sketch is None:
             return self._step(batch)
         return self._remembering(batch, batch.sketch)
+
+    def _at_once(self, given: Given) -> Selection:
+        """A step by one operator, where nothing has to be known in between."""
+        preset, gram, state = self.preset, given.gram, (self.statistics, self.counters)
+        rule, raises = rule_of(preset.siren, gram, "siren"), self.nonfinite == "raise"
+        how = given.source, raises, rule, preset.ridge, preset.stop, *state, self._options()
+        found = Selected(*operators.select_(gram, given.valid, given.scores, *how))
+        device = gram.device.type
+        return Selection(
+            mask=found.mask,
+            informativeness=found.informativeness,
+            adjusted=found.adjusted,
+            relative=found.relative,
+            probability=found.probability,
+            picks=found.order,
+            threshold=found.threshold,
+            siren=rule,
+            backend=operators.siren_backend(device),
+            skipped=found.skipped,
+            fault=None if device == "cpu" else found.fault,
+        )
 
     def _remembering(self, batch: Batch, sketch: Sketches) -> Selection:
         """A step on what the remembered samples leave, which remembers those that it selects."""
@@ -263,17 +287,12 @@ class Selector(nn.Module):
         preset, state = self.preset, (self.statistics, self.counters)
         rule = rule_of(preset.siren, batch.valid, "siren")
         threshold = self.threshold.clone()
-        floor, options = self._floor(batch), self._options()
-        first = batch.gram, batch.valid, floor, rule, preset.ridge
-        if batch.measured:  # scores that are not the diagonal of the Gram matrix
-            adjusted, picks = operators.siren(*first, batch.scores)
-            relative, probability, mask = operators.oris_(
-                batch.scores, adjusted, batch.valid, *state, options
-            )
-        else:
-            adjusted, picks, relative, probability, mask = operators.siren_oris_(
-                batch.gram, batch.scores, *first[1:], *state, options
-            )
+        measured = batch.scores if batch.measured else None  # not the diagonal of the Gram matrix
+        first = batch.gram, batch.valid, self._floor(batch), rule, preset.ridge
+        adjusted, picks = operators.siren(*first, measured)
+        relative, probability, mask = operators.oris_(
+            batch.scores, adjusted, batch.valid, *state, self._options()
+        )
         return Selection(
             mask=mask,
             informativeness=batch.scores,

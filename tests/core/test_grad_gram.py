@@ -8,9 +8,11 @@ from comparing import assert_relative, cosine_scaled
 from given_gradients import DTYPES, assert_gram, layouts
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import oasis
 from oasis import reference
+from oasis.operators import cuda, launch
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -196,3 +198,36 @@ def test_squares_beyond_float32(scale):
 def test_sparse_gradients_are_refused():
     with pytest.raises(TypeError, match="grads: got layout"):
         oasis.grad_gram(torch.eye(3).to_sparse())
+
+
+class Products(TorchDispatchMode):
+    """(type, columns) of the operands of every product."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "mm" in func.overloadpacket.__name__:
+            self.made.append((args[-1].dtype, args[-2].shape[1]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_without_our_kernels_a_gpu_multiplies_in_float64(precision, generator, monkeypatch):
+    """What `torch.set_float32_matmul_precision` allows (TF32, bfloat16) reaches no product, and no
+    more than a short run is widened at once. On CPU tensors, before the CPU's operator."""
+    monkeypatch.setattr(launch, "BUILT", False)
+    monkeypatch.setattr(cuda, "_RUN", 300)
+    grads = [torch.randn(3, 250, generator=generator), torch.randn(3, 7, 5, generator=generator)]
+    grads[1] = grads[1].transpose(1, 2)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        with Products() as products:
+            got = cuda.grad_gram([g.clone() for g in grads])
+    finally:
+        torch.set_float32_matmul_precision(before)
+    wide = torch.cat([g.flatten(1).double() for g in grads], 1)
+    assert_relative(got, wide @ wide.T, 1e-14, floor=float((wide * wide).sum(1).max()))
+    assert products.made == [(torch.float64, columns) for columns in (100, 100, 50, 35)]

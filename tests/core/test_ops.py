@@ -135,12 +135,13 @@ def test_backends_name_every_operator():
 
 @pytest.mark.parametrize("method", ["exact", "residual"])
 @pytest.mark.parametrize("n", [1, 6])
-def test_siren_oris(method, n, generator):
+def test_select(method, n, generator):
     grads = torch.randn(n, 9, generator=generator, dtype=torch.float64)
-    gram, valid = grads @ grads.T, torch.ones(n, dtype=torch.bool)
-    floor = torch.tensor(-torch.inf, dtype=torch.float64)
     selector = oasis.Selector(seed=3)
     state = selector.statistics.clone(), selector.counters.clone()
-    options = oris_options()
-    arguments = (gram, gram.diagonal().clone(), valid, floor, method, 0.0, *state, options)
-    opcheck(torch.ops.oasis.siren_oris_.default, arguments, test_utils=TESTS)
+    how = "gram", True, method, 0.1, n > 1, *state, oris_options()
+    given = torch.ones(n, dtype=torch.bool), torch.rand(n, generator=generator).double()
+    for gram in (grads @ grads.T, (grads @ grads.T).float()):
+        for valid, scores in ((None, None), given):
+            arguments = gram, valid, scores, *how
+            opcheck(torch.ops.oasis.select_.default, arguments, test_utils=TESTS)

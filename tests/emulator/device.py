@@ -8,6 +8,7 @@ import torch
 from sanitized.program import ROOT, SANITIZERS, Program, build
 
 from oasis import names
+from oasis.operators.buffers import Selected
 
 HERE = Path(__file__).resolve().parent
 KERNELS = ROOT / "kernels" / "cuda"
@@ -118,18 +119,20 @@ class Device(Program):
         assert answer == "ok", answer
         return results
 
-    def select(self, gram, raw, valid, statistics, counters, method="exact", floor=-torch.inf,
-               ridge=0.0, **options):  # fmt: skip
-        """(adjusted, order, relative, probability, mask), all by one launch."""
+    def select(self, gram, valid, statistics, counters, method="exact", ridge=0.0, stop=False,
+               products=True, raises=True, **options):  # fmt: skip
+        """A `Selected`, all by one launch; advances the state."""
         n = gram.shape[0]
-        results = oris_results(n)
-        buffers = siren_buffers(gram, valid, floor)
-        buffers += [raw, statistics, counters, *results]
-        numbers = (ridge, *names.pack(**options))
-        answer = self.call("select", (n, n, RULES[method]), numbers, buffers)
+        given = torch.zeros(1).bool() if valid is None else valid
+        results = Selected.empty(n, gram.device)
+        for x in results:
+            x.fill_(torch.nan if x.is_floating_point() else x.dtype != torch.bool and -7)
+        integers = (n, valid is not None, products, raises, stop, RULES[method])
+        buffers = [gram.contiguous(), given, statistics, counters, *results]
+        answer = self.call("select", integers, (ridge, *names.pack(**options)), buffers)
         if answer != "ok":
             raise ValueError(answer)
-        return (*buffers[3:5], *results)
+        return results
 
 
 def siren_buffers(gram, valid, floor):

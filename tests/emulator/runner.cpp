@@ -94,7 +94,7 @@ const char* usable(const Request& r) {
   u.scores = r.integers.at(3) ? r.buffer<double>(2) : nullptr;
   u.sketch = u.width ? r.buffer<double>(3) : nullptr;
   u.raises = r.integers.at(4);
-  c.products = r.integers.at(5);
+  u.products = r.integers.at(5);
   u.left = r.buffer<double>(4);
   u.informativeness = r.buffer<double>(5);
   u.valid = r.buffer<bool>(6);
@@ -114,14 +114,10 @@ const char* oris(const Request& r) {
 }
 
 const char* select(const Request& r) {
-  const oasis::cuda::Siren s = siren_of(r);
-  oasis::cuda::Oris o{};
-  o.n = s.n;
-  o.valid = s.valid;
-  o.informativeness = r.buffer<double>(5);
-  options(r, 1, 6, &o);
   bool fits = false;
-  if (const char* error = oasis::cuda::select(s, o, nullptr, &fits)) return error;
+  const oasis::Select s = serving::select_of(r, static_cast<oasis::Rule>(r.integers.at(5)));
+  if (const char* error = oasis::cuda::select(s, r.buffer<int64_t>(12), 0, nullptr, &fits))
+    return error;
   return fits ? nullptr : "does not fit";
 }
 

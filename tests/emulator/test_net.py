@@ -12,6 +12,7 @@ from random_grams import random_gram
 from sanitized.program import Fault
 
 from oasis.names import STATISTICS, pack
+from oasis.operators.buffers import Selected
 
 from .device import KERNELS, Device
 
@@ -95,9 +96,10 @@ def exercise(device: Device, generator) -> None:
     valid = torch.ones(12).bool()
     valid[0] = False
     for gram in (random_gram(12, 20, generator), torch.eye(12).double()):  # equal scores as well
-        raw = gram.diagonal().clone()
         for method in ("exact", "residual"):
-            device.select(gram, raw, valid, *state(), method, ridge=0.01, **PLAIN)
+            device.select(gram, valid, *state(), method, ridge=0.01, **PLAIN)
+    gram[2, 5] = torch.inf  # what is wrong empties the batch, whose floor is looked for then
+    device.select(gram, valid, *state(), "residual", stop=True, **PLAIN)
     device.siren(random_gram(17, 20, generator))
     exercise_cap(device, random_gram(12, 20, generator), valid)
     exercise_mean_field(device)
@@ -109,13 +111,12 @@ def exercise_cap(device: Device, gram, valid) -> None:
     statistics, counters = state()
     statistics[STATISTICS["threshold"]] = -100.0
     steered = {**PLAIN, "gain": 0.1, "slack": 0.0045}
-    raw = gram.diagonal().clone()
-    device.select(gram, raw, valid, statistics, counters, "residual", ridge=0.01, **steered)
+    device.select(gram, valid, statistics, counters, "residual", ridge=0.01, **steered)
 
 
 def exercise_mean_field(device: Device) -> None:
     gram, valid = torch.eye(7).double(), torch.ones(7).bool()
-    device.select(gram, gram.diagonal().clone(), valid, *state(), "mean_field", **PLAIN)
+    device.select(gram, valid, *state(), "mean_field", **PLAIN)
 
 
 def exercise_memory(device: Device) -> None:
@@ -158,11 +159,7 @@ def test_a_buffer_that_is_too_short_is_noticed(device, short, generator):
         elif short == "gram":
             device.gram(torch.randn(3, 50), out=torch.zeros(8, dtype=torch.float64))
         else:
-            gram, valid = torch.eye(4).double(), torch.ones(4).bool()
-            buffers = [gram, valid, torch.tensor([-torch.inf]).double()]
-            buffers += [torch.zeros(4 - (short == "adjusted")).double(), torch.zeros(4).long()]
-            if short == "adjusted":
-                device.call("siren", (4, 4, 0), (0.0,), buffers)
-            buffers += [torch.ones(4).double(), *state(), torch.zeros(4).double()]
-            buffers += [torch.zeros(4).double(), torch.zeros(3).bool()]
-            device.call("select", (4, 4, 0), (0.0, *pack(**PLAIN)), buffers)
+            results = Selected.empty(4, torch.device("cpu"))
+            results = results._replace(**{short: getattr(results, short)[:3].clone()})
+            buffers = [torch.eye(4).double(), torch.ones(4).bool(), *state(), *results]
+            device.call("select", (4, 1, 1, 1, 0, 0), (0.0, *pack(**PLAIN)), buffers)

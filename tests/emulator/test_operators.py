@@ -17,7 +17,8 @@ from comparing import assert_relative, cosine_scaled
 import oasis
 from oasis import _core, doctor, operators, reference
 from oasis.names import COUNTERS, STATISTICS
-from oasis.operators import launch
+from oasis.operators import cuda, launch
+from oasis.operators.buffers import Selected
 
 from .device import RULES, TYPES
 
@@ -25,6 +26,8 @@ NAMES = {str(dtype).removeprefix("torch."): number for dtype, number in TYPES.it
 
 
 def read(address: int, size: int) -> torch.Tensor:
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=torch.uint8)
 
 
@@ -117,10 +120,24 @@ class Launchers:
         self._run("oris", (n,), k["options"], inputs + self._oris(k), stream)
 
     def cuda_select(self, *, stream, **k):
-        integers, buffers = self._siren(k)
-        buffers = [*buffers, (k["informativeness"], k["n"] * 8), *self._oris(k)]
+        n = k["n"]
+        sizes = dict.fromkeys(Selected._fields, n * 8) | {"mask": n, "skipped": n}
+        sizes |= {"threshold": 8, "fault": 8}
+        buffers = [(k["gram"], n * n * 8), (k["given"], n if k["given"] else 0)]
+        buffers += [(k["statistics"], len(STATISTICS) * 8), (k["counters"], len(COUNTERS) * 8)]
+        buffers += [(k[name], size) for name, size in sizes.items()]
+        integers = (n, k["given"] != 0, k["products"], k["raises"], k["stop"], RULES[k["method"]])
         numbers = (k["ridge"], *k["options"])
         return self._run("select", integers, numbers, buffers, stream) == "ok"
+
+    def cuda_usable(self, *, stream, **k):
+        n, width = k["n"], k["width"]
+        sizes = {"gram": n * n * 8, "given": n, "scores": n * 8, "sketch": n * width * 8}
+        sizes |= {"left": n * n * 8, "informativeness": n * 8, "valid": n, "skipped": n, "wrong": 8}
+        buffers = [(k[name], size if k[name] else 0) for name, size in sizes.items()]
+        there = k["given"] != 0, k["scores"] != 0
+        integers = (n, width, *there, k["raises"], k["products"])
+        assert self._run("usable", integers, (), buffers, stream) == "ok"
 
 
 @pytest.fixture
@@ -193,18 +210,19 @@ def test_siren_equals_the_cpu(launchers, n, method, generator):
 
 @pytest.mark.parametrize("shared", [227 * 1024, 99 * 1024])
 @pytest.mark.parametrize("n", [4, 16, 18])
-@pytest.mark.parametrize("method", ["exact", "mean_field"])
-def test_select_equals_the_cpu(launchers, device, shared, n, method, generator):
+@pytest.mark.parametrize(("method", "stop"), [("exact", True), ("mean_field", False)])
+def test_select_equals_the_cpu(launchers, device, shared, n, method, stop, generator, monkeypatch):
     device.configure(shared=shared)
+    monkeypatch.setattr(launch, "BUILT", True)
+    monkeypatch.setattr(launch, "MAX_SAMPLES", 4096)
     ours, theirs = oasis.Selector(seed=5), oasis.Selector(seed=5)
     options = ours.preset.options(0.25)
     for _ in range(3):
         grads = torch.randn(n, 30, generator=generator, dtype=torch.float64)
         gram, valid = grads @ grads.T, torch.rand(n, generator=generator) < 0.9
-        floor = torch.tensor(-torch.inf, dtype=torch.float64)
-        arguments = (gram, gram.diagonal(), valid, floor, method, 0.0)
-        want = operators.siren_oris_(*arguments, theirs.statistics, theirs.counters, options)
-        got = launch.siren_oris_(*arguments, ours.statistics, ours.counters, options)
+        arguments = (gram, valid, None, "gram", True, method, 0.0, stop)
+        want = operators.select_(*arguments, theirs.statistics, theirs.counters, options)
+        got = cuda.select_(*arguments, ours.statistics, ours.counters, options)
         for g, w in zip(got, want, strict=True):
             if w.dtype == torch.float64:
                 assert_relative(g, w, 1e-9, floor=float(w.abs().max()) + 1e-9)
@@ -213,7 +231,8 @@ def test_select_equals_the_cpu(launchers, device, shared, n, method, generator):
         assert_relative(ours.statistics, theirs.statistics, 1e-9, floor=1e-6)
         assert torch.equal(ours.counters, theirs.counters)
     one = n < 16 or n == 16 and (method != "exact" or shared > 150 * 1024)
-    assert ("siren" in launchers.calls) != one, "one launch where it fits, two where it does not"
+    calls = ["select"] if one else ["select", "usable", "siren", "oris"][n > 16 :]
+    assert launchers.calls == calls * 3, "one launch where it fits, three where it does not"
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

@@ -7,10 +7,13 @@ import torch
 from comparing import assert_relative, float64
 from oris_steps import ORIS_PLAIN as PLAIN
 from oris_steps import fresh_state as state
+from random_grams import random_gram
 from right_answers import vectors
 
 from oasis import names, operators
-from oasis.names import DRAWS, SCALES
+from oasis.names import COUNTERS, DRAWS, SCALES
+from oasis.operators.buffers import Selected
+from oasis.operators.candidates import SKIPPED
 
 
 def assert_same(got, want):
@@ -61,7 +64,7 @@ def test_a_stream_equals_the_cpu(device, scale, draw, warmup, recursion, generat
 
 @pytest.mark.parametrize("method", ["exact", "pairwise", "residual", "none"])
 @pytest.mark.parametrize("draw", DRAWS)
-def test_one_launch_equals_two(device, method, draw, generator):
+def test_one_launch_equals_three(device, method, draw, generator):
     ours, theirs = state(seed=9), state(seed=9)
     options = {**PLAIN, "scale": "within", "draw": draw, "gain": 0.1, "slack": 0.005}
     for n in (*range(1, 17), 16):
@@ -69,13 +72,33 @@ def test_one_launch_equals_two(device, method, draw, generator):
         grads[n // 2] = grads[0]
         gram = grads @ grads.T
         gram = (gram + gram.T) / 2
-        raw, valid = gram.diagonal().clone(), torch.rand(n, generator=generator) < 0.9
-        floor = -torch.inf if n % 2 else float(raw.median())
-        got = device.select(gram, raw, valid, *ours, method, floor, 0.01, **options)
-        adjusted, order = device.siren(gram, method, 0.01, valid, floor)
-        want = device.oris(raw, adjusted, valid, *theirs, **options)
-        assert all(torch.equal(g, w) for g, w in zip(got, (adjusted, order, *want), strict=True))
+        valid = None if n == 16 else torch.rand(n, generator=generator) < 0.9
+        stop, threshold = n % 2 == 0, ours[0][-1].clone()
+        got = device.select(gram, valid, *ours, method, 0.01, stop, **options)
+        left, raw, kept, skipped, wrong = device.usable(gram, valid)
+        floor = -torch.inf
+        if stop:
+            floor = float(operators.oris_stop(raw, kept, *theirs, names.pack(**options)))
+        adjusted, order = device.siren(left, method, 0.01, kept, floor)
+        want = raw, adjusted, *device.oris(raw, adjusted, kept, *theirs, **options)
+        want = Selected(*want[:4], order, want[4], skipped, threshold, wrong)
+        for name, g, w in zip(Selected._fields, got, want, strict=True):
+            assert torch.equal(g, w), name
         assert all(torch.equal(g, w) for g, w in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("method", ["exact", "mean_field", "residual"])
+def test_of_a_wrong_batch_one_launch_selects_nothing(device, method, generator):
+    gram = random_gram(9, 20, generator)
+    gram[6, 6] = torch.nan
+    statistics, counters = state()
+    before = statistics.clone()
+    got = device.select(gram, None, statistics, counters, method, stop=True, **PLAIN)
+    assert got.fault == SKIPPED and got.skipped.nonzero().flatten().tolist() == [6]
+    assert not got.mask.any() and (got.order == -1).all()
+    assert all((x == 0).all() for x in got[:4])
+    assert torch.equal(statistics, before)
+    assert counters[COUNTERS["skipped"]] == counters.sum() == 9
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -99,7 +122,7 @@ def test_one_launch_is_refused_where_it_does_not_fit(device):
     statistics, counters = state()
     before = statistics.clone(), counters.clone()
     with pytest.raises(ValueError, match="does not fit"):
-        device.select(gram, gram.diagonal().clone(), valid, statistics, counters, **PLAIN)
+        device.select(gram, valid, statistics, counters, **PLAIN)
     assert torch.equal(statistics, before[0]) and torch.equal(counters, before[1])
     adjusted, _ = device.siren(gram)
     assert (adjusted == 1).all(), "the grid takes over"
@@ -113,4 +136,4 @@ def test_threads(tsan, generator):
         for method in ("exact", "residual"):
             gram = torch.diag(raw[:12])
             valid = torch.ones(12).bool()
-            tsan.select(gram, raw[:12].clone(), valid, *state(), method, **options)
+            tsan.select(gram, valid, *state(), method, **options)

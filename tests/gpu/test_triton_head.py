@@ -22,6 +22,7 @@ from oasis.kernels.triton.head_reduce import reduce_kernel, samples_kernel
 from oasis.kernels.triton.head_results import results_kernel
 from oasis.kernels.triton.head_segments import keys_kernel, segments_kernel
 from oasis.kernels.triton.head_sketch import sketch_kernel
+from oasis.kernels.triton.head_sketched import sketch_samples_kernel, sketch_tokens_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -95,6 +96,13 @@ SIGNATURES = {
     sketch_kernel: (
         "entries:*fp16 plane_stride:i32 entry_stride:i32 factor:*fp32 buckets:*i32 signs:*fp32 "
         "sums:*fp32 first:i32 columns:i32 m:i32"
+    ),
+    sketch_tokens_kernel: (
+        "deltas:*fp32 hidden:*fp32 results:*fp64 labels:*i32 owner:*i32 offsets:*i32 buckets:*i32 "
+        "signs:*fp32 tokens:i32 samples:i32 m:i32"
+    ),
+    sketch_samples_kernel: (
+        "sums:*fp32 results:*fp64 offsets:*i32 poison:*fp64 sketches:*fp64 tokens:i32 m:i32"
     ),
     samples_kernel: (
         "partial:*fp64 results:*fp64 offsets:*i32 poison:*fp64 gram:*fp64 loss:*fp64 "
@@ -199,6 +207,9 @@ def test_the_small_kernels_compile(architecture, tmp_path):
     check(segments_kernel, step, architecture, 64, tmp_path)
     check(results_kernel, capped | step, architecture, 128, tmp_path)
     check(sketch_kernel, {"PLANES": 2, "BUCKETS": blocks.buckets}, architecture, 64, tmp_path)
+    sketch = step | {"BUCKETS": blocks.buckets}
+    check(sketch_tokens_kernel, sketch, architecture, 64, tmp_path)
+    check(sketch_samples_kernel, sketch, architecture, 64, tmp_path)
     sums = {"ROWS": blocks.rows, "BLOCK": blocks.reduce_columns}
     check(samples_kernel, sums, architecture, 128, tmp_path)
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import oasis
 from oasis import operators
-from oasis.operators import launch
+from oasis.operators import cuda, launch
 from oasis.operators.candidates import usable_on_gpu
 from oasis.selection import redundancy
 
@@ -31,7 +31,7 @@ WAITING = (
 FREE = {
     "empty", "new_empty", "empty_like", "empty_strided", "slice", "select", "view", "detach", "t",
     "unbind", "transpose", "unsqueeze", "diagonal", "alias", "expand", "_unsafe_view", "split",
-    "permute",
+    "permute", "view_as_real", "view_as_complex",
 }  # fmt: skip
 
 
@@ -78,6 +78,9 @@ def on_gpu(monkeypatch):
     def queue(name):
         return lambda **_: launched.append(name) or True
 
+    def workspace(**_):
+        return 64
+
     @contextmanager
     def stream(device):
         yield 0
@@ -92,13 +95,19 @@ def on_gpu(monkeypatch):
 
     monkeypatch.setattr(operators, "head_gram", head_gram)
     monkeypatch.setattr(operators, "usable", usable_on_gpu)
-    monkeypatch.setattr(operators, "siren_oris_", launch.siren_oris_)
+    for name in ("select_", "siren", "oris_"):
+        monkeypatch.setattr(operators, name, getattr(cuda, name))
+    for name in ("remembered", "remember_"):
+        monkeypatch.setattr(operators, name, getattr(launch, name))
     monkeypatch.setattr(redundancy, "readable", lambda tensor: False)
     monkeypatch.setattr(launch, "_queue", stream)
     monkeypatch.setattr(launch, "ONE_LAUNCH", 16)
+    monkeypatch.setattr(launch, "MAX_SAMPLES", 4096)
     monkeypatch.setattr(launch, "BUILT", True)
-    kernels = {f"cuda_{name}": queue(name) for name in ("usable", "select")}
-    monkeypatch.setattr(launch, "_core", SimpleNamespace(**kernels))
+    names = "usable", "select", "siren", "oris", "remembered", "remember"
+    kernels = {f"cuda_{name}": queue(name) for name in names}
+    sizes = {f"cuda_{name}_workspace": workspace for name in ("siren", "remembered")}
+    monkeypatch.setattr(launch, "_core", SimpleNamespace(**kernels, **sizes))
     launch._lowest(torch.device("cpu"))  # made once in a process
     return launched
 
@@ -119,29 +128,44 @@ def arguments(generator):
 
 
 @pytest.mark.parametrize("sketch", [0, 64])
-@pytest.mark.parametrize("preset", ["calibrated", "paper"])
+@pytest.mark.parametrize("preset", ["calibrated", "paper", "released"])
 def test_nothing_waits_between_hidden_states_and_mask(on_gpu, arguments, preset, sketch):
     selector = oasis.Selector(0.5, preset=preset)
     found = trace(selector, arguments, sketch)
     assert found.waits == []
-    assert on_gpu == ["usable", "select"] * 2, "two launches from Gram matrix to mask"
+    assert on_gpu == ["select"] * 2, "one launch from Gram matrix to mask"
+
+
+def test_from_the_gram_matrix_on_torch_queues_nothing(on_gpu):
+    selector, gram = oasis.Selector(0.5), torch.eye(16, dtype=torch.float64)
+    with Trace() as found:
+        selector.select(gram=gram)
+    assert found.queued == [] and on_gpu == ["select"]
+
+
+@pytest.mark.parametrize("sketch", [64, 512])
+def test_nothing_waits_where_samples_are_remembered(on_gpu, arguments, sketch):
+    found = trace(oasis.Selector(0.5, remember=64), arguments, sketch)
+    assert found.waits == []
+    assert on_gpu == ["usable", "remembered", "siren", "oris", "remember"] * 2
 
 
 def test_few_operators_of_torch_are_queued(on_gpu, arguments):
+    """As called by default, with sketches that this selector has no use for."""
     blocks = -(-300 // triton_head.blocks_for(torch.device("cpu")).vocabulary_block(37))
-    found = trace(oasis.Selector(0.5), arguments, 0)
+    found = trace(oasis.Selector(0.5), arguments, 512)
     assert blocks > 3
     assert found.queued.count("mm") == blocks + 1
-    assert len(found.queued) <= 20 + 3 * blocks, found.queued
+    assert len(found.queued) <= 16 + blocks, found.queued
 
 
 def test_the_net_holds(on_gpu, arguments, monkeypatch):
     def reading(*arguments):
-        results = usable_on_gpu(*arguments)
+        results = cuda.select_(*arguments)
         int(results[-1])
         return results
 
-    monkeypatch.setattr(operators, "usable", reading)
+    monkeypatch.setattr(operators, "select_", reading)
     assert trace(oasis.Selector(0.5), arguments, 0).waits == ["_local_scalar_dense"]
 
 

@@ -15,6 +15,7 @@
 
 #include "cpu/names.h"
 #include "oasis/oris.h"
+#include "oasis/select.h"
 
 namespace serving {
 
@@ -41,6 +42,32 @@ inline std::vector<std::string> split(const std::string& list) {
 // The doubles from `i` on are the packed options of an ORIS step.
 inline oasis::OrisConfig oris_config(const Request& r, size_t i) {
   return oasis::oris_config({r.doubles.begin() + std::ptrdiff_t(i), r.doubles.end()});
+}
+
+// Integers: n, whether there is valid, products, raises, stop. Doubles: ridge, then the options.
+// Buffers: gram, valid, statistics, counters, then in the order of what is written.
+inline oasis::Select select_of(const Request& r, oasis::Rule rule) {
+  oasis::Select s{};
+  s.n = r.integers.at(0);
+  s.products = r.integers.at(2);
+  s.raises = r.integers.at(3);
+  s.stop = r.integers.at(4);
+  s.rule = rule;
+  s.ridge = r.doubles.at(0);
+  s.config = oris_config(r, 1);
+  s.gram = r.buffer<double>(0);
+  s.given = r.integers.at(1) ? r.buffer<bool>(1) : nullptr;
+  s.statistics = r.buffer<double>(2);
+  s.counters = r.buffer<int64_t>(3);
+  s.informativeness = r.buffer<double>(4);
+  s.adjusted = r.buffer<double>(5);
+  s.relative = r.buffer<double>(6);
+  s.probability = r.buffer<double>(7);
+  s.order = r.buffer<int64_t>(8);
+  s.mask = r.buffer<bool>(9);
+  s.skipped = r.buffer<bool>(10);
+  s.threshold = r.buffer<double>(11);
+  return s;
 }
 
 // Answers every request by `serve(name, request)`, which says what went wrong or is empty.

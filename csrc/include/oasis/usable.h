@@ -18,7 +18,8 @@ struct Usable {
   const double* scores;  // [n], or null: the diagonal of gram
   const double* sketch;  // [n, width], or null
   int64_t n, width;
-  bool raises;  // whether a sample that cannot be scored is wrong
+  bool products;  // whether gram is checked for what no inner product can be
+  bool raises;    // whether a sample that cannot be scored is wrong
   // Written: gram and scores with zeros where a sample is not valid.
   double *left, *informativeness;
   bool *valid, *skipped;
