@@ -136,10 +136,19 @@ class Selector(nn.Module):
         return super().load_state_dict(state_dict, strict, assign)
 
     def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
-        saved = saved_state(state_dict, prefix, self._settings())
-        super()._load_from_state_dict({**state_dict, **saved}, prefix, *arguments)
+        saved = {**state_dict, **saved_state(state_dict, prefix, self._settings())}
+        super()._load_from_state_dict(
+            saved, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     @property
     def mean(self) -> Tensor:

@@ -174,8 +174,9 @@ class LlavaCollator:
             counted = "image_grid_thw" if "image_grid_thw" in batch else "pixel_values"
             batch[COUNTS] = torch.tensor([len(row.get(counted, ())) for row in rows])
         for key in (TASK, ITEM):
-            if all(isinstance(item, dict) and key in item for item in items):
-                batch[key] = torch.tensor([item[key] for item in items])
+            values = [item[key] for item in items if isinstance(item, dict) and key in item]
+            if len(values) == len(items):
+                batch[key] = torch.tensor(values)
         return batch
 
     def _pad(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:

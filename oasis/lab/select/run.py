@@ -25,6 +25,7 @@ from oasis.lab.record.log import finite
 from oasis.lab.select.files import Files
 from oasis.lab.select.score import Scorer, reasons
 from oasis.lab.select.settings import SelectSettings
+from oasis.policies.base import wants_length
 
 SAVE_SECONDS = 5.0  # between two states on disk
 
@@ -122,7 +123,7 @@ class _Selecting:
             self.settings.model, device, choose_dtype(self.settings.dtype, device)
         )
         policy = self.settings.make_policy()
-        if getattr(policy, "total_batches", 0) is None:
+        if wants_length(policy):
             policy.total_batches = sum(bool(group.candidates) for group in self._groups(tokenizer))
         scorer = Scorer(
             model, tokenizer, policy, layer=self.settings.layer, seed=self.settings.seed
