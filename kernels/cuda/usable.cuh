@@ -14,7 +14,7 @@ struct UsableArguments {
   int64_t* wrong;  // one number, written
 };
 
-__device__ inline Wrong told_first(Wrong a, Wrong b) {
+__device__ inline Wrong first_of(Wrong a, Wrong b) {
   return a == Wrong::nothing || (b != Wrong::nothing && b < a) ? b : a;
 }
 
@@ -28,7 +28,7 @@ __device__ inline Wrong judge_candidates(const Usable& u) {
       for (int64_t k = lane; k < u.width; k += kWarp)
         odd += !finite_number(u.sketch[i * u.width + k]);
     odd = warp_sum(odd);
-    if (lane == 0) wrong = told_first(wrong, judge_candidate(u, i, odd == 0.0));
+    if (lane == 0) wrong = first_of(wrong, judge_candidate(u, i, odd == 0.0));
   }
   return wrong;
 }
@@ -42,9 +42,9 @@ __device__ inline Wrong judge_entries(const UsableArguments& a) {
     const double here = u.gram[e], limit = sqrt(u.gram[i * n + i]) * sqrt(u.gram[j * n + j]);
     if (a.products && i == j && here < 0) wrong = Wrong::negative;
     if (a.products && no_product(here, u.gram[j * n + i], limit))
-      wrong = told_first(wrong, Wrong::products);
+      wrong = first_of(wrong, Wrong::products);
     u.left[e] = u.valid[i] && u.valid[j] ? here : 0.0;
-    if (!finite_number(u.left[e])) wrong = told_first(wrong, Wrong::entries);
+    if (!finite_number(u.left[e])) wrong = first_of(wrong, Wrong::entries);
   }
   return wrong;
 }
@@ -54,10 +54,10 @@ __global__ void __launch_bounds__(kUsableThreads, 1) usable_kernel(const UsableA
   const Usable& u = a.u;
   const Wrong of_samples = judge_candidates(u);
   __syncthreads();  // who is valid is known
-  found[threadIdx.x] = told_first(of_samples, judge_entries(a));
+  found[threadIdx.x] = first_of(of_samples, judge_entries(a));
   __syncthreads();  // everybody's finding is there
   Wrong wrong = Wrong::nothing;
-  for (int k = 0; k < kUsableThreads; ++k) wrong = told_first(wrong, found[k]);
+  for (int k = 0; k < kUsableThreads; ++k) wrong = first_of(wrong, found[k]);
   if (threadIdx.x == 0) *a.wrong = int64_t(wrong);
   if (wrong == Wrong::nothing) return;
   for (int64_t i = threadIdx.x; i < u.n; i += kUsableThreads) {

@@ -237,11 +237,11 @@ class Visit:
         if self.table is None:
             return self.state.new_empty((s.samples, 0))
         of_hidden = width_sketch(h.shape[1], *sketch, torch.float32, h.device)(h)
-        tilt, lift, pull = self.of_token[6:]
+        coefficient, entry_share, label_share = self.of_token[6:]
         tokens = s.offsets.diff().long()
-        owner = s.owner.clamp(max=s.samples - 1).long()  # ignored tokens, of tilt 0, too
+        owner = s.owner.clamp(max=s.samples - 1).long()  # ignored tokens, of coefficient 0, too
         rows, unit = sample_sketches(
             self.table, self.sketches, of_hidden, s.labels.clamp(min=0).long(), owner,
-            Results((), lift, lift, tilt, pull), tokens,
+            Results((), entry_share, entry_share, coefficient, label_share), tokens,
         )  # fmt: skip
         return rows.double() * unit.unsqueeze(1) + s.poison

@@ -191,11 +191,8 @@ def _run(
         else:
             trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
         counts = trainer.selection_counts
-        sums: dict[str, float | None] = {
-            "candidates": counts.candidates,
-            "selected": counts.selected,
-            "seconds": earlier + time.perf_counter() - started,
-        }
+        sums: dict[str, float | None] = dict(candidates=counts.candidates, selected=counts.selected)
+        sums["seconds"] = earlier + time.perf_counter() - started
         if trainer.state.global_step == steps:
             sums["forward_seconds"] = _forward_seconds(config, workspace, model)
             save_adapter(model, directory)

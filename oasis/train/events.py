@@ -60,7 +60,7 @@ class StepState:
     loss: Tensor | float = 0.0
     started: float = 0.0
     micro_batches: int = 1  # of this process that have something to train on, at least 1
-    scale: float = 1.0  # processes per process that has something to train on
+    process_factor: float = 1.0  # processes per process that has something to train on
     steps: int = 0  # since the last log
     trained: int = 0  # those of them that trained
     all_steps: int = 0  # since the training began
@@ -75,7 +75,7 @@ class StepState:
         """
         self.samples, self.tokens, self.loss = samples, sum(tokens), 0.0
         self.micro_batches = max(1, sum(number > 0 for number in tokens))
-        self.trains, self.scale = training > 0, processes / max(1, training)
+        self.trains, self.process_factor = training > 0, processes / max(1, training)
         self.started = time.perf_counter()
 
     def end(self) -> None:

@@ -375,7 +375,7 @@ def _conclude(model: nn.Module, seen: _Comparison) -> Head:
     error = (
         f"model: {name} changes the logits behind its output head in a "
         "way that its configuration does not name, so that gradients of the head cannot be "
-        "told from its input; use a policy that needs no score (random, full)"
+        "computed from its input; use a policy that needs no score (random, full)"
     )
     return replace(expected, gather=gather, verified=True, error=error)
 

@@ -67,7 +67,7 @@ class SelectedSteps(transformers_private.PrivateHooks):
             loss = loss * 0  # a loss that needs no label: a router's balance
         whole = self.args.average_tokens_across_devices and num_items_in_batch is not None
         if model.training and not whole:
-            loss = loss * self._step.scale  # DDP divides by all processes
+            loss = loss * self._step.process_factor  # DDP divides by all processes
         return (loss, outputs) if return_outputs else loss
 
     def _cross_entropy(self, model, inputs, return_outputs: bool, num_items_in_batch):

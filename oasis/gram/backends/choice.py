@@ -96,7 +96,7 @@ def triton_head_gram(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def describe(device_type: str) -> tuple[str, str]:
-    """(backend, why) for `oasis doctor`; a choice that cannot be honoured is told, not raised."""
+    """(backend, why) for `oasis doctor`; a choice that cannot be met is a reason, no error."""
     try:
         name, why = choose(torch.device(device_type))
     except (RuntimeError, ValueError) as error:

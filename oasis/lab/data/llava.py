@@ -211,7 +211,7 @@ class LlavaCollator:
                     raise ValueError(
                         f"conversation {talk.id!r}: the processor's chat template does not write "
                         f"turn {at} as the continuation of those before it, so its tokens can't be "
-                        "told; expected a template that only appends"
+                        "found; expected a template that only appends"
                     )
                 labels[len(asked) : len(answered)] = answered[len(asked) :]
         token = getattr(self.processor, "image_token_id", None)

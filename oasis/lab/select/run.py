@@ -99,9 +99,9 @@ class _Selecting:
         self.settings, self.files, self.progress = settings, files, progress
         if overwrite:
             files.discard()
-        self.told = settings.told()
+        self.described = settings.as_json()
         self.saved = files.state()
-        if self.saved is not None and json.loads(self.saved["settings"]) != self.told:
+        if self.saved is not None and json.loads(self.saved["settings"]) != self.described:
             raise ValueError(
                 f"out: {files.folder} holds a selection with other settings that did not come to "
                 "its end; go on with those, or --overwrite starts anew"
@@ -137,7 +137,7 @@ class _Selecting:
     def _open(self, scorer: Scorer) -> None:
         if self.saved is None:
             self.files.open()
-            self.files.note(json.dumps({"type": "start", **self.told}))
+            self.files.note(json.dumps({"type": "start", **self.described}))
             return
         scorer.load_state_dict(self.saved["scorer"])
         self.files.open(tuple(self.saved["sizes"]))
@@ -197,12 +197,12 @@ class _Selecting:
             for row, found in zip(group.rows, group.encoded, strict=True)
             if isinstance(found, Encoded)
         ]
-        told: Iterator[dict[str, Any]] = iter(())
+        lines: Iterator[dict[str, Any]] = iter(())
         if candidates:
-            told = iter(reasons(*scorer.observe(candidates), keys))
+            lines = iter(reasons(*scorer.observe(candidates), keys))
         for row, found in zip(group.rows, group.encoded, strict=True):
             if isinstance(found, Encoded):
-                line = next(told)
+                line = next(lines)
                 outcome.candidates += 1
                 outcome.cut += found.cut > 0
                 outcome.kept += line["kept"]
@@ -218,7 +218,7 @@ class _Selecting:
         self.outcome.seconds += time.perf_counter() - self.started
         self.started = time.perf_counter()
         self.files.save(
-            settings=json.dumps(self.told),
+            settings=json.dumps(self.described),
             counts=self.outcome.counts(),
             seconds=self.outcome.seconds,
             digest=self.digest.hexdigest(),

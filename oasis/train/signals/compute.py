@@ -71,8 +71,9 @@ def compute(
         raise ValueError(head.error)
     where = targets(labels)
     found: dict[str, Tensor | None] = {}
-    groups: dict[str, list[nn.Parameter]] = {}
-    last_weights: list[nn.Parameter] = []
+    # Now, since a forward under FSDP leaves other tensors in their places.
+    groups = _groups(model, needs)
+    last_weights = list(last_block(model).parameters()) if block else []
     calls = []
 
     def capture(module: nn.Module, hidden: Tensor) -> Tensor:
@@ -99,9 +100,6 @@ def compute(
         if differentiated:
             stack.enter_context(_gradients(model))
             stack.enter_context(grads.watch(model, tuple(labels.shape)))
-            # Now, since a forward under FSDP leaves other tensors in their places.
-            groups = _groups(model, needs)
-            last_weights = list(last_block(model).parameters()) if block else []
         output = model(**model_inputs(model, batch))
         if len(calls) != 1:
             raise RuntimeError(NOT_CALLED.format(len(calls)))

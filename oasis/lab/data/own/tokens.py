@@ -127,7 +127,7 @@ def _templated(sample: Sample, tokenizer: PreTrainedTokenizerBase, max_length: i
     if lost and labels.count(IGNORED) == len(labels):
         raise ValueError(
             f"{sample.key}: the tokenizer's chat template does not write the answer behind what "
-            "asks for it, so its tokens can't be told; data.chat: false writes turns without it"
+            "asks for it, so its tokens can't be found; data.chat: false writes turns without it"
         )
     first = whole[:1] if whole[:1] == [tokenizer.bos_token_id] else []
     own = list(zip(whole, labels, strict=True))[len(first) :]
