@@ -55,18 +55,18 @@ void sketch(Address data, const std::string& dtype, const std::vector<int64_t>& 
     throw std::bad_alloc();
 }
 
-py::tuple told(const Finding& f) { return py::make_tuple(int(f.wrong), f.i, f.j); }
+py::tuple as_tuple(const Finding& f) { return py::make_tuple(int(f.wrong), f.i, f.j); }
 
 py::tuple inner_products_at(Address gram, Address valid, int64_t n) {
-  return told(inner_products(at<const double>(gram), at<const bool>(valid), n));
+  return as_tuple(inner_products(at<const double>(gram), at<const bool>(valid), n));
 }
 
 py::tuple usable_at(Address gram, Address given, Address scores, Address sketch, int64_t n,
                     int64_t width, bool products, bool raises, Address left,
                     Address informativeness, Address valid, Address skipped) {
-  return told(usable({at<const double>(gram), at<const bool>(given), at<const double>(scores),
-                      at<const double>(sketch), n, width, products, raises, at<double>(left),
-                      at<double>(informativeness), at<bool>(valid), at<bool>(skipped)}));
+  return as_tuple(usable({at<const double>(gram), at<const bool>(given), at<const double>(scores),
+                          at<const double>(sketch), n, width, products, raises, at<double>(left),
+                          at<double>(informativeness), at<bool>(valid), at<bool>(skipped)}));
 }
 
 int64_t siren_at(Address gram, Address valid, int64_t n, const std::string& method, double ridge,
@@ -130,7 +130,7 @@ void head_block(bool float64, const py::kwargs& k) {
   b.gathers = pointer<void>(k, "gathers");
   b.distinct = field<int64_t>(k, "distinct");
   b.peak = pointer<double>(k, "peak");
-  b.ridge = pointer<double>(k, "ridge");
+  b.entry_peak = pointer<double>(k, "entry_peak");
   b.maximum = pointer<double>(k, "maximum");
   b.label_logit = pointer<double>(k, "label_logit");
   b.sum = pointer<double>(k, "sum");
@@ -162,7 +162,7 @@ void head_reduce(bool float64, const py::kwargs& k) {
   r.distinct = field<int64_t>(k, "distinct");
   r.offsets = pointer<const int64_t>(k, "offsets");
   r.samples = field<int64_t>(k, "samples");
-  r.tilt = pointer<const double>(k, "tilt");
+  r.coefficient = pointer<const double>(k, "coefficient");
   r.label = pointer<const double>(k, "label");
   r.gram = pointer<double>(k, "gram");
   py::gil_scoped_release unlocked;
@@ -231,7 +231,7 @@ py::tuple select_step(const py::kwargs& k) {
     found = select(s, scores);
   }
   *pointer<int64_t>(k, "fault") = int64_t(found.wrong);
-  return told(found);
+  return as_tuple(found);
 }
 
 // oasis/names.def for Python: names by what they are of, and the options as (name, kind).

@@ -7,12 +7,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import oasis
+from oasis.names import IGNORED
 
 
 def encode(tokenizer, row):
     prompt = tokenizer(row["prompt"])["input_ids"]
     answer = tokenizer(" " + row["completion"], add_special_tokens=False)["input_ids"]
-    return prompt + answer, [-100] * len(prompt) + answer
+    return prompt + answer, [IGNORED] * len(prompt) + answer
 
 
 def batches(tokenizer, rows, size=8):
@@ -20,7 +21,7 @@ def batches(tokenizer, rows, size=8):
         encoded = [encode(tokenizer, row) for row in rows[start : start + size]]
         length = max(len(ids) for ids, _ in encoded)
         ids = [ids + [0] * (length - len(ids)) for ids, _ in encoded]
-        labels = [labels + [-100] * (length - len(labels)) for _, labels in encoded]
+        labels = [labels + [IGNORED] * (length - len(labels)) for _, labels in encoded]
         yield torch.tensor(ids), torch.tensor(labels)
 
 
@@ -35,7 +36,7 @@ def train(model_folder, rows_file):
         with torch.no_grad():
             hidden = model.model(ids).last_hidden_state[:, :-1]
         targets = labels[:, 1:]
-        learnt = targets != -100
+        learnt = targets != IGNORED
         scores = oasis.head_gram(  # of the last layer's gradients, which need not exist
             hidden[learnt],
             model.lm_head.weight.detach(),

@@ -162,7 +162,7 @@ def head_block(
     gathers: int,
     distinct: int,
     peak: int,
-    ridge: int,
+    entry_peak: int,
     maximum: int,
     label_logit: int,
     sum: int,
@@ -189,7 +189,7 @@ def head_reduce(
     distinct: int,
     offsets: int,
     samples: int,
-    tilt: int,
+    coefficient: int,
     label: int,
     gram: int,
 ) -> None: ...

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Commands(typer.core.TyperGroup):
     """Ctrl-C ends any command with one line and status 130."""
 
-    def invoke(self, ctx: typer.Context) -> object:
+    def invoke(self, ctx):  # a context of the click inside typer, or of click's own
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

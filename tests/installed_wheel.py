@@ -14,6 +14,7 @@ def main(vectors: pathlib.Path) -> int:
     package = pathlib.Path(oasis.__file__).parent
     for name in ("py.typed", "_core.pyi"):
         assert (package / name).exists(), f"{name}: got no such file in the wheel"
+    assert not list(package.rglob("*.cu*")), "got CUDA sources in the wheel"
     for case in json.loads((vectors / "siren.json").read_text()):
         gram = oasis.grad_gram(torch.tensor(case["grads"], dtype=torch.float64))
         result = siren(gram)

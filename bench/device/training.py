@@ -9,6 +9,7 @@ import torch
 
 from bench.device.bench import Bench
 from bench.device.sheet import Row
+from oasis.names import IGNORED
 
 TOKENS = 256  # of a sample, the second half of them labels
 WARM = 10  # steps that are not timed: they compile and allocate
@@ -74,7 +75,7 @@ def _seconds(trainer_class, model, policy: str, bench: Bench) -> float:
     samples, steps = bench.sizes.samples, bench.sizes.steps
     ids = torch.randint(1, model.config.vocab_size, (64, TOKENS))
     labels = ids.clone()
-    labels[:, : TOKENS // 2] = -100
+    labels[:, : TOKENS // 2] = IGNORED
     rows = [{"input_ids": i, "labels": y} for i, y in zip(ids, labels, strict=True)]
     warm = min(WARM, steps - 1)
     with tempfile.TemporaryDirectory() as folder:

@@ -28,7 +28,7 @@ constexpr int64_t kAhead = 32;
 //
 // Sums are taken relative to the peak of the logits. With a soft cap an entry E is p f, f the chain
 // factor, and the largest p need not have the largest p f; so entries are relative to a running
-// maximum of their own, the ridge. Without a soft cap the two are one.
+// maximum of their own, the entries' peak. Without a soft cap the two are one.
 template <typename T, bool kWhole, bool kCap>
 struct TokenLanes {
   using V = typename Vector<T>::type;
@@ -37,10 +37,10 @@ struct TokenLanes {
   const int64_t first;
   const int live;
   T* const z;
-  T* const sketch;                // of these tokens, rows kPanel apart
-  V peak, limit, top;             // of the logits, after the cap
-  V raw_top;                      // before the cap; used with one alone
-  V ridge, ridge_limit, highest;  // of log(p f); used with a soft cap alone
+  T* const sketch;                     // of these tokens, rows kPanel apart
+  V peak, limit, top;                  // of the logits, after the cap
+  V raw_top;                           // before the cap; used with one alone
+  V entry_peak, entry_limit, highest;  // of log(p f); used with a soft cap alone
   V sums, weights, squares;
 
   TokenLanes(const HeadBlock& block, int64_t begin)
@@ -53,17 +53,17 @@ struct TokenLanes {
                               : nullptr) {
     top = raw_top = highest = V{} - T(HUGE_VAL);
     sums = weights = squares = V{};
-    peak = ridge = V{};
-    limit = ridge_limit = V{} + T(HUGE_VAL);
+    peak = entry_peak = V{};
+    limit = entry_limit = V{} + T(HUGE_VAL);
     for (int i = 0; i < live; ++i) refresh(i);
   }
 
   void refresh(int i) {
-    const double p = b.peak[first + i], r = b.ridge[first + i];
+    const double p = b.peak[first + i], r = b.entry_peak[first + i];
     peak[i] = T(p > -HUGE_VAL ? p : 0);
     limit[i] = T(p > -HUGE_VAL ? p + kSlack : p);
-    ridge[i] = T(r > -HUGE_VAL ? r : 0);
-    ridge_limit[i] = T(r > -HUGE_VAL ? r + kSlack : r);
+    entry_peak[i] = T(r > -HUGE_VAL ? r : 0);
+    entry_limit[i] = T(r > -HUGE_VAL ? r + kSlack : r);
   }
   V get(int64_t v) const {
     if (kWhole) return load<V>(z + v * b.column_stride);
@@ -111,10 +111,10 @@ struct TokenLanes {
     for (int i = 0; i < live; ++i) {
       const int64_t t = first + i;
       const T entry_top = kCap ? highest[i] : top[i];
-      if (entry_top > (kCap ? ridge_limit[i] : limit[i])) {
-        const double factor = ::exp(b.ridge[t] - double(entry_top));
+      if (entry_top > (kCap ? entry_limit[i] : limit[i])) {
+        const double factor = ::exp(b.entry_peak[t] - double(entry_top));
         b.factor[t] *= factor;
-        b.ridge[t] = double(entry_top);
+        b.entry_peak[t] = double(entry_top);
         for (int64_t v = 0; v < seen; ++v) z[v * b.column_stride + i] *= T(factor);
         if (b.sketches)
           for (int64_t r = 0; r < b.sketch_rows; ++r) sketch[r * kPanel + i] *= T(factor);
@@ -170,14 +170,14 @@ struct TokenLanes {
       }
       top = vmax(x[k], top);
     }
-    if (any_greater(top, limit) || (kCap && any_greater(highest, ridge_limit))) raise(v);
+    if (any_greater(top, limit) || (kCap && any_greater(highest, entry_limit))) raise(v);
     for (int k = 0; k < kCount; ++k) {
       const V above = kCap ? difference(capped[k], peak) : x[k] - peak;
       const V e = vexp(above);
       sums += e;
       weights -= e > T(0) ? e * above : V{};  // a logit of -inf weighs nothing
       squares += e * e;
-      const V entry = kCap ? vexp(difference(entries[k], ridge)) : e;
+      const V entry = kCap ? vexp(difference(entries[k], entry_peak)) : e;
       put(v + k, entry);
       add_to_sketches(b.first + v + k, entry);
     }
@@ -209,7 +209,7 @@ struct TokenLanes {
   }
 
   // Entries at everybody's labels: those of earlier blocks shrink as the products do, before those
-  // of this block, which are relative to the new ridge already, come in.
+  // of this block, which are relative to the new peak already, come in.
   void gather(int i) {
     T* row = static_cast<T*>(b.gathers) + (first + i) * b.distinct;
     const T factor = T(b.factor[first + i]);
@@ -249,14 +249,14 @@ double pair(const HeadReduce& r, int64_t i, int64_t j) {
   double sum = 0;
   for (int64_t t = r.offsets[i]; t < r.offsets[i + 1]; ++t) {
     const T* mine = gathers + t * r.distinct;
-    const double tilt = r.tilt[t], label = r.label[t];
+    const double coefficient = r.coefficient[t], label = r.label[t];
     const int64_t last = i == j ? t : r.offsets[j + 1] - 1;
     double row = 0;
     for (int64_t s = r.offsets[j]; s <= last; ++s) {
       const int64_t y_t = r.label_index[t], y_s = r.label_index[s];
-      double d = double(products[t * r.tokens + s]) * tilt * r.tilt[s] -
-                 r.label[s] * tilt * double(mine[y_s]) -
-                 label * r.tilt[s] * double(gathers[s * r.distinct + y_t]);
+      double d = double(products[t * r.tokens + s]) * coefficient * r.coefficient[s] -
+                 r.label[s] * coefficient * double(mine[y_s]) -
+                 label * r.coefficient[s] * double(gathers[s * r.distinct + y_t]);
       if (y_t == y_s) d += label * r.label[s];
       d *= double(inner[t * r.tokens + s]);
       row += i == j && s < t ? 2 * d : d;

@@ -25,7 +25,7 @@ struct StridedSamples {
 
 // How one block of logits [columns, tokens] becomes exponentials, and what is kept per token.
 struct HeadBlock {
-  void* logits;  // in: W h, out: E = exp(z - ridge) f, 0 in the label's column
+  void* logits;  // in: W h, out: E = exp(z - entry_peak) f, 0 in the label's column
   int64_t tokens, columns, column_stride;
   int64_t first;                     // vocabulary index of column 0
   const void* bias;                  // [columns] or null, same type as the logits
@@ -35,13 +35,12 @@ struct HeadBlock {
   int64_t label_count, label_first;  // they are entries label_first... of the distinct labels
   void* gathers;                     // [tokens, distinct], E at every distinct label
   int64_t distinct;
-  // Per token, updated in place: off-label peak of z used, ridge of log(exp(z) f) used (the peak
-  // without a soft cap), true off-label maximum and label's logit before the cap, sums of
-  // e = exp(z - peak), of e (peak - z) and of e^2, and the factor by which earlier products must
-  // shrink.
-  double *peak, *ridge, *maximum, *label_logit, *sum, *weighted, *squares, *factor;
+  // Per token, updated in place: off-label peaks of z and of log(exp(z) f) used (the same without a
+  // soft cap), true off-label maximum and label's logit before the cap, sums of e = exp(z - peak),
+  // of e (peak - z) and of e^2, and the factor by which earlier products must shrink.
+  double *peak, *entry_peak, *maximum, *label_logit, *sum, *weighted, *squares, *factor;
   // Count sketches of E: entry v goes with signs[k, v] to row buckets[k, v], k < sketches.
-  void* sketch;  // [panels, sketch_rows, kPanel], relative to the ridge
+  void* sketch;  // [panels, sketch_rows, kPanel], relative to the entry_peak
   int64_t sketch_rows, sketches;
   const int32_t* buckets;  // [sketches, vocabulary]
   const void* signs;       // [sketches, vocabulary]
@@ -56,9 +55,9 @@ struct HeadReduce {
   int64_t tokens, distinct;
   const int64_t* offsets;  // [samples + 1] tokens of sample i: offsets[i] to offsets[i + 1]
   int64_t samples;
-  const double* tilt;   // [tokens] c_t x chain scale x exp(ridge - lse)
-  const double* label;  // [tokens] c_t x chain scale x q_t f_t[y_t]
-  double* gram;         // [samples, samples]
+  const double* coefficient;  // [tokens] c_t x chain scale x exp(entry_peak - lse)
+  const double* label;        // [tokens] c_t x chain scale x q_t f_t[y_t]
+  double* gram;               // [samples, samples]
 };
 
 struct Kernels {

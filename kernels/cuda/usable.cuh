@@ -8,7 +8,7 @@ namespace oasis {
 
 constexpr int kUsableThreads = 256;
 
-__device__ inline Wrong told_first(Wrong a, Wrong b) {
+__device__ inline Wrong first_of(Wrong a, Wrong b) {
   return a == Wrong::nothing || (b != Wrong::nothing && b < a) ? b : a;
 }
 
@@ -22,7 +22,7 @@ __device__ inline Wrong judge_candidates(const Usable& u) {
       for (int64_t k = lane; k < u.width; k += kWarp)
         odd += !finite_number(u.sketch[i * u.width + k]);
     odd = warp_sum(odd);
-    if (lane == 0) wrong = told_first(wrong, judge_candidate(u, i, odd == 0.0));
+    if (lane == 0) wrong = first_of(wrong, judge_candidate(u, i, odd == 0.0));
   }
   return wrong;
 }
@@ -35,9 +35,9 @@ __device__ inline Wrong judge_entries(const Usable& u) {
     const double here = u.gram[e], limit = sqrt(u.gram[i * n + i]) * sqrt(u.gram[j * n + j]);
     if (u.products && i == j && here < 0) wrong = Wrong::negative;
     if (u.products && no_product(here, u.gram[j * n + i], limit))
-      wrong = told_first(wrong, Wrong::products);
+      wrong = first_of(wrong, Wrong::products);
     u.left[e] = u.valid[i] && u.valid[j] ? here : 0.0;
-    if (!finite_number(u.left[e])) wrong = told_first(wrong, Wrong::entries);
+    if (!finite_number(u.left[e])) wrong = first_of(wrong, Wrong::entries);
   }
   return wrong;
 }
@@ -47,15 +47,15 @@ __device__ inline Wrong judge_entries(const Usable& u) {
 __device__ inline Wrong usable_block(const Usable& u, Wrong* found) {
   const Wrong of_samples = judge_candidates(u);
   __syncthreads();  // who is valid is known
-  int mine = int(told_first(of_samples, judge_entries(u)));
+  int mine = int(first_of(of_samples, judge_entries(u)));
   for (int step = kWarp / 2; step > 0; step /= 2) {
     const int other = __shfl_xor_sync(kWholeWarp, mine, step);
-    mine = int(told_first(Wrong(mine), Wrong(other)));
+    mine = int(first_of(Wrong(mine), Wrong(other)));
   }
   if (threadIdx.x % kWarp == 0) found[threadIdx.x / kWarp] = Wrong(mine);
   __syncthreads();  // every warp's finding is there
   Wrong wrong = Wrong::nothing;
-  for (unsigned w = 0; w < blockDim.x / kWarp; ++w) wrong = told_first(wrong, found[w]);
+  for (unsigned w = 0; w < blockDim.x / kWarp; ++w) wrong = first_of(wrong, found[w]);
   if (wrong == Wrong::nothing) return wrong;
   for (int64_t i = threadIdx.x; i < u.n; i += blockDim.x) {
     u.valid[i] = false;

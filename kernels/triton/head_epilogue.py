@@ -6,8 +6,8 @@ float16 (see bench/NOTES-head-gram-gpu.md for the error), in one plane, or in tw
 float32-like accuracy. Same mathematics as csrc/cpu/head.cpp (docs/method.md 1.1 and 1.2).
 
 With a soft cap an entry is p f, f the chain factor, and the largest p need not have the largest
-p f. So entries are taken relative to their own running maximum, the `ridge`; sums stay relative to
-the `peak`. Without a soft cap the two are one.
+p f. So entries are taken relative to their own running maximum, the `entry_peak`; sums stay
+relative to the `peak`. Without a soft cap the two are one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from oasis.kernels.triton.softcap import log_chain, tanh
 
 # Rows of the state [STATE, T] float64 of the tokens, as `oasis.gram.backends.epilogue.FIELDS`.
 PEAK = tl.constexpr(0)
-RIDGE = tl.constexpr(1)
+ENTRY_PEAK = tl.constexpr(1)
 MAXIMUM = tl.constexpr(2)
 LABEL_LOGIT = tl.constexpr(3)
 TOTAL = tl.constexpr(4)
@@ -49,7 +49,7 @@ def finite(maximum):
 
 @triton.jit
 def risen(state, first, highest):
-    """(old, new) running maximum, of which `state` is told; there is none before column 0."""
+    """(old, new) running maximum, kept in `state`; there is none before column 0."""
     old = tl.load(state, mask=first > 0, other=float("-inf")).to(tl.float32)
     new = tl.maximum(old, highest)
     tl.store(state, new.to(tl.float64))
@@ -177,14 +177,14 @@ def epilogue_kernel(
 
     raw, highest, entry = maxima(row, bias, label, columns, scale, cap, HAS_BIAS, HAS_CAP, BLOCK)
     old, new = risen(state + PEAK * tokens, first, highest)
-    old_ridge, ridge = old, new
+    old_entry_peak, entry_peak = old, new
     if HAS_CAP:
-        old_ridge, ridge = risen(state + RIDGE * tokens, first, entry)
+        old_entry_peak, entry_peak = risen(state + ENTRY_PEAK * tokens, first, entry)
         risen(state + MAXIMUM * tokens, first, raw)
-    tl.store(factor + t, tl.exp(-growth(old_ridge, ridge)))
+    tl.store(factor + t, tl.exp(-growth(old_entry_peak, entry_peak)))
 
     sums, moments, energies = entries_and_sums(
-        row, bias, label, columns, finite(new), finite(ridge), out, plane_stride, scale, cap,
+        row, bias, label, columns, finite(new), finite(entry_peak), out, plane_stride, scale, cap,
         HAS_BIAS, HAS_CAP, PLANES, BLOCK,
     )  # fmt: skip
     merge_sums(state, tokens, first, growth(old, new), sums, moments, energies)

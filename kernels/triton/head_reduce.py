@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from oasis.kernels.triton.head_epilogue import PEAK, RIDGE
+from oasis.kernels.triton.head_epilogue import ENTRY_PEAK, PEAK
 from oasis.kernels.triton.softcap import log_chain, tanh
 
 
@@ -68,15 +68,15 @@ def reduce_kernel(
     i = owner_of(offsets, samples, tile, ROWS)
     begin = tl.load(offsets + i) + (tile - first_tile(offsets, i, ROWS)) * ROWS
     stop = tl.load(offsets + i + 1)
-    tilt, label, ridge = results, results + tokens, state + PEAK * tokens
+    coefficient, label, entry_peak = results, results + tokens, state + PEAK * tokens
     if HAS_CAP:
-        ridge = state + RIDGE * tokens
+        entry_peak = state + ENTRY_PEAK * tokens
     if (begin < stop) & (j <= i):
         t = (begin + tl.arange(0, ROWS))[:, None]
         mine = t < stop
-        tilt_t = tl.load(tilt + t, mask=mine, other=0.0)
+        coefficient_t = tl.load(coefficient + t, mask=mine, other=0.0)
         label_t = tl.load(label + t, mask=mine, other=0.0)
-        ridge_t = tl.load(ridge + t, mask=mine, other=0.0).to(tl.float32)
+        entry_peak_t = tl.load(entry_peak + t, mask=mine, other=0.0).to(tl.float32)
         index_t = tl.load(label_index + t, mask=mine, other=0)
         sums = tl.zeros((ROWS, COLUMNS), tl.float64)
         # Of a sample's products with itself the lower half is there.
@@ -84,17 +84,17 @@ def reduce_kernel(
         for start in range(tl.load(offsets + j).to(tl.int64), end, COLUMNS):
             s = (start + tl.arange(0, COLUMNS).to(tl.int64))[None, :]
             theirs = s < end
-            tilt_s = tl.load(tilt + s, mask=theirs, other=0.0)
+            coefficient_s = tl.load(coefficient + s, mask=theirs, other=0.0)
             label_s = tl.load(label + s, mask=theirs, other=0.0)
-            ridge_s = tl.load(ridge + s, mask=theirs, other=0.0).to(tl.float32)
+            entry_peak_s = tl.load(entry_peak + s, mask=theirs, other=0.0).to(tl.float32)
             index_s = tl.load(label_index + s, mask=theirs, other=0)
             pair = mine & theirs & (s <= t)
             at_s = tl.load(gathers + t * tokens + index_s, mask=pair, other=float("-inf"))
             at_t = tl.load(gathers + s * tokens + index_t, mask=pair, other=float("-inf"))
             d = tl.load(products + t * side + s, mask=pair, other=0.0).to(tl.float64)
-            d *= tilt_t * tilt_s
-            d -= entry(at_s, ridge_t, cap, HAS_CAP) * tilt_t * label_s
-            d -= entry(at_t, ridge_s, cap, HAS_CAP) * tilt_s * label_t
+            d *= coefficient_t * coefficient_s
+            d -= entry(at_s, entry_peak_t, cap, HAS_CAP) * coefficient_t * label_s
+            d -= entry(at_t, entry_peak_s, cap, HAS_CAP) * coefficient_s * label_t
             d += tl.where(index_t == index_s, label_t * label_s, 0.0)
             d *= tl.load(inner + t * tokens + s, mask=pair, other=0.0).to(tl.float64)
             d = tl.where((i == j) & (s < t), 2.0 * d, d)

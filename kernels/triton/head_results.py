@@ -1,6 +1,6 @@
 """Kernel 3 of head_gram: what a token contributes, from its final state (docs/method.md 1.1).
 
-delta_t = tilt_t E_t - label_t e_{y_t}, and the shares of the sample's metrics. As
+delta_t = coefficient_t E_t - label_t e_{y_t}, and the shares of the sample's metrics. As
 `oasis.gram.problem.Problem.results`, in float64, in one launch instead of some forty.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from oasis.kernels.triton.head_epilogue import (
+    ENTRY_PEAK,
     LABEL_LOGIT,
     MAXIMUM,
     PEAK,
-    RIDGE,
     SQUARES,
     TOTAL,
     WEIGHTED,
@@ -49,14 +49,29 @@ def capped(logit, cap, HAS_CAP: tl.constexpr):
     return logit, tl.zeros_like(logit)
 
 
+@triton.jit
+def share_of(labels, owner, offsets, t, there, samples, MEAN: tl.constexpr):
+    """A token's part of its sample's sum or mean; NaN of a label outside the vocabulary."""
+    known = tl.load(labels + t, mask=there, other=0) >= 0
+    share = tl.where(known, 1.0, float("nan")).to(tl.float64)
+    if MEAN:
+        i = tl.load(owner + t, mask=there, other=0)
+        mine = there & (i < samples)
+        begin = tl.load(offsets + i, mask=mine, other=0)
+        end = tl.load(offsets + i + 1, mask=mine, other=1)
+        share /= tl.maximum(end - begin, 1).to(tl.float64)
+    return share
+
+
 @triton.jit(do_not_specialize=["tokens", "samples"])
 def results_kernel(
     state,  # [STATE, T] float64
     labels,  # [T] int32, -1 where it lies outside the vocabulary
     owner,  # [T] int32, N of an ignored token
     offsets,  # [N + 1] int32
-    results,  # [RESULTS, T] float64, written: tilt lift, tilt pull; loss, entropy, el2n, correct;
-    # and of the sketches tilt (0 where ignored), lift, pull
+    results,  # [RESULTS, T] float64, written: coefficient x entry_share, coefficient x label_share;
+    # loss, entropy, el2n, correct; and of the sketches coefficient (0 where ignored), entry_share,
+    # label_share
     tokens,
     samples,
     scale,
@@ -72,20 +87,12 @@ def results_kernel(
     total = tl.load(state + TOTAL * tokens + t, mask=there, other=1.0)
     weighted = tl.load(state + WEIGHTED * tokens + t, mask=there, other=0.0)
     squares = tl.load(state + SQUARES * tokens + t, mask=there, other=0.0)
-    ridge = peak
+    entry_peak = peak
     maximum = peak
     if HAS_CAP:
-        ridge = tl.load(state + RIDGE * tokens + t, mask=there, other=0.0)
+        entry_peak = tl.load(state + ENTRY_PEAK * tokens + t, mask=there, other=0.0)
         maximum = tl.load(state + MAXIMUM * tokens + t, mask=there, other=0.0)
-    known = tl.load(labels + t, mask=there, other=0) >= 0
-    share = tl.where(known, 1.0, float("nan")).to(tl.float64)
-    if MEAN:
-        i = tl.load(owner + t, mask=there, other=0)
-        mine = there & (i < samples)
-        begin = tl.load(offsets + i, mask=mine, other=0)
-        end = tl.load(offsets + i + 1, mask=mine, other=1)
-        share /= tl.maximum(end - begin, 1).to(tl.float64)
-
+    share = share_of(labels, owner, offsets, t, there, samples, MEAN)
     logit, log_slope = capped(raw, cap, HAS_CAP)
     # Everything relative to the label's logit: a confident token keeps its small numbers.
     lead, empty = peak - logit, total == 0
@@ -103,14 +110,14 @@ def results_kernel(
     tl.store(results + 5 * tokens + t, (raw > maximum).to(tl.float64), mask=there)
 
     # The larger of the label column and E is the unit, so that neither leaves float32.
-    pull = peak + log_total + log_slope
-    base = tl.where(pull > ridge, pull, ridge)
-    tilt = tl.where(empty, 0.0, share * scale * tl.exp(base - logit - loss))
-    lift = tl.where(empty, 0.0, tl.exp(ridge - base))
-    pull = tl.where(empty, 0.0, tl.exp(pull - base))
-    tl.store(results + t, tilt * lift, mask=there)
-    tl.store(results + tokens + t, tilt * pull, mask=there)
+    log_label = peak + log_total + log_slope
+    base = tl.where(log_label > entry_peak, log_label, entry_peak)
+    coefficient = tl.where(empty, 0.0, share * scale * tl.exp(base - logit - loss))
+    entry_share = tl.where(empty, 0.0, tl.exp(entry_peak - base))
+    label_share = tl.where(empty, 0.0, tl.exp(log_label - base))
+    tl.store(results + t, coefficient * entry_share, mask=there)
+    tl.store(results + tokens + t, coefficient * label_share, mask=there)
     counted = tl.load(owner + t, mask=there, other=0) < samples
-    tl.store(results + 6 * tokens + t, tl.where(counted, tilt, 0.0), mask=there)
-    tl.store(results + 7 * tokens + t, tl.where(counted, lift, 0.0), mask=there)
-    tl.store(results + 8 * tokens + t, tl.where(counted, pull, 0.0), mask=there)
+    tl.store(results + 6 * tokens + t, tl.where(counted, coefficient, 0.0), mask=there)
+    tl.store(results + 7 * tokens + t, tl.where(counted, entry_share, 0.0), mask=there)
+    tl.store(results + 8 * tokens + t, tl.where(counted, label_share, 0.0), mask=there)

@@ -1,7 +1,7 @@
 """Kernel 6 of head_gram: the sketches of the samples' gradients, before and after the transforms.
 
 As `oasis.gram.tensor_sketch.sample_sketches`, but for the convolutions, in two launches instead of
-some thirty. Tilts are taken over the largest of their sample: their squares may underflow float32.
+some thirty. Coefficients are taken over the largest of their sample: their squares may underflow float32.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-TILT = tl.constexpr(6)  # rows of `results`, see head_results
-LIFT = tl.constexpr(7)
-PULL = tl.constexpr(8)
+COEFFICIENT = tl.constexpr(6)  # rows of `results`, see head_results
+ENTRY_SHARE = tl.constexpr(7)
+LABEL_SHARE = tl.constexpr(8)
 
 
 @triton.jit
 def unit_of(results, offsets, sample, tokens, counted, BLOCK: tl.constexpr):
-    """The largest tilt among the tokens of a sample; 1 where there is none, or if not `counted`."""
+    """The largest coefficient among the tokens of a sample; 1 where there is none, or if not `counted`."""
     begin = tl.load(offsets + sample, mask=counted, other=0)
     end = tl.load(offsets + sample + 1, mask=counted, other=0)
     largest = tl.zeros((BLOCK,), tl.float64)
     for first in range(begin, end, BLOCK):
         t = first + tl.arange(0, BLOCK)
-        tilt = tl.load(results + TILT * tokens + t, mask=t < end, other=0.0)
-        largest = tl.maximum(largest, tl.abs(tilt))
+        coefficient = tl.load(results + COEFFICIENT * tokens + t, mask=t < end, other=0.0)
+        largest = tl.maximum(largest, tl.abs(coefficient))
     top = tl.max(largest, 0)
     return tl.where(top > 0.0, top, 1.0)
 
 
 @triton.jit(do_not_specialize=["tokens", "samples"])
 def sketch_tokens_kernel(
-    deltas,  # [T, m] float32, sketches of E; changed to those of delta_t / tilt
-    hidden,  # [T, m] float32, sketches of h; changed to tilt / unit times these
+    deltas,  # [T, m] float32, sketches of E; changed to those of delta_t / coefficient
+    hidden,  # [T, m] float32, sketches of h; changed to coefficient / unit times these
     results,  # [RESULTS, T] float64
     labels,  # [T] int32, -1 where it lies outside the vocabulary
     owner,  # [T] int32, N of an ignored token
@@ -50,14 +50,16 @@ def sketch_tokens_kernel(
     sample = tl.load(owner + t)
     unit = unit_of(results, offsets, sample, tokens, sample < samples, BLOCK)
     label = tl.maximum(tl.load(labels + t), 0)
-    pull = (tl.load(results + PULL * tokens + t)).to(tl.float32) * tl.load(signs + label)
-    lift = tl.load(results + LIFT * tokens + t).to(tl.float32)
-    tilt = (tl.load(results + TILT * tokens + t) / unit).to(tl.float32)
+    label_share = (tl.load(results + LABEL_SHARE * tokens + t)).to(tl.float32) * tl.load(
+        signs + label
+    )
+    entry_share = tl.load(results + ENTRY_SHARE * tokens + t).to(tl.float32)
+    coefficient = (tl.load(results + COEFFICIENT * tokens + t) / unit).to(tl.float32)
     at = t * m + bucket
-    delta = tl.load(deltas + at, mask=kept, other=0.0) * lift
+    delta = tl.load(deltas + at, mask=kept, other=0.0) * entry_share
     own = bucket == tl.load(buckets + label)
-    tl.store(deltas + at, delta - tl.where(own, pull, 0.0), mask=kept)
-    tl.store(hidden + at, tl.load(hidden + at, mask=kept, other=0.0) * tilt, mask=kept)
+    tl.store(deltas + at, delta - tl.where(own, label_share, 0.0), mask=kept)
+    tl.store(hidden + at, tl.load(hidden + at, mask=kept, other=0.0) * coefficient, mask=kept)
 
 
 @triton.jit(do_not_specialize=["tokens"])

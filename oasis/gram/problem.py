@@ -157,11 +157,14 @@ class Problem:
             share = (1 / self.tokens.double())[self.owner[rows]]
         metrics = (share * loss, share * entropy, share * el2n, correct.double())
         # The largest of the label column and E is the unit, so that neither leaves float32.
-        pull = torch.where(empty, -torch.inf, token["peak"] + token["sum"].log() + log_slope)
-        base = torch.maximum(pull, token["ridge"])
-        tilt = torch.where(empty, 0.0, share * self.scale * (base - label_logit - loss).exp())
-        lift = torch.where(empty, 0.0, (token["ridge"] - base).exp())
-        return Results(metrics, base, lift, tilt, torch.where(empty, 0.0, (pull - base).exp()))
+        log_label = torch.where(empty, -torch.inf, token["peak"] + token["sum"].log() + log_slope)
+        base = torch.maximum(log_label, token["entry_peak"])
+        factor = share * self.scale * (base - label_logit - loss).exp()
+        coefficient, entry_share, label_share = (
+            torch.where(empty, 0.0, value)
+            for value in (factor, (token["entry_peak"] - base).exp(), (log_label - base).exp())
+        )
+        return Results(metrics, base, entry_share, coefficient, label_share)
 
     def _capped(self, logit: Tensor) -> tuple[Tensor, Tensor]:
         """The logit after the soft cap, and the log of the cap's chain factor there."""
@@ -183,7 +186,7 @@ class Problem:
     def sample_sketches(self, deltas: Tensor, hidden: Tensor, r: Results) -> Tensor:
         """[N, m] float64 from what `sketches` gives after the whole vocabulary."""
         if not self.sketch[0]:
-            return r.tilt.new_empty((self.tokens.numel(), 0))
+            return r.coefficient.new_empty((self.tokens.numel(), 0))
         last = int(self.labels.max()) + 1  # a merged head has no rows
         tables = vocabulary_sketch(last, *self.sketch, deltas.dtype, deltas.device)
         of_tokens = self.labels, self.owner, r, self.tokens

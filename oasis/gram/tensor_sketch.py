@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from oasis.gram.algebra import segment_sum
-from oasis.gram.results import Results, unit_tilts
+from oasis.gram.results import Results, unit_coefficients
 
 _CHUNK = 4096  # random numbers drawn at once
 
@@ -126,17 +126,17 @@ def sample_sketches(
 
     Args:
         vocabulary: the tables that `deltas` were made with.
-        deltas: [T, m], sketches of E, which is relative to its final ridge.
+        deltas: [T, m], sketches of E, which is relative to its largest entry.
         hidden: [T, m], sketches of h.
         labels, owner: [T] int64; samples are counted from 0.
-        r: results of these tokens: delta_t = tilt (lift E_t - pull e_{y_t}).
+        r: results of these tokens: delta_t = coefficient (entry_share E_t - label_share e_{y_t}).
         tokens: [N] int64, how many each sample has, side by side.
     """
-    tilt, unit = unit_tilts(r.tilt, owner, tokens.numel())
-    deltas = deltas * r.lift.to(deltas.dtype).unsqueeze(1)
+    coefficient, unit = unit_coefficients(r.coefficient, owner, tokens.numel())
+    deltas = deltas * r.entry_share.to(deltas.dtype).unsqueeze(1)
     at = torch.arange(labels.numel(), device=labels.device), vocabulary.buckets[labels].long()
-    deltas[at] -= r.pull.to(deltas.dtype) * vocabulary.signs[labels]
-    hidden = hidden * tilt.to(hidden.dtype).unsqueeze(1)
+    deltas[at] -= r.label_share.to(deltas.dtype) * vocabulary.signs[labels]
+    hidden = hidden * coefficient.to(hidden.dtype).unsqueeze(1)
     return convolved(deltas, hidden, tokens), unit
 
 

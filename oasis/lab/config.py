@@ -130,8 +130,14 @@ class Stream(Settings):
     )
 
     @property
-    def arrivals_per_task(self) -> list[int | None]:
+    def arrivals_per_task(self) -> Sequence[int | None]:
         """`arrivals`, one number per task; None is all there are."""
+        return [None] * len(self.tasks) if self.arrivals is None else self.counted_arrivals
+
+    @property
+    def counted_arrivals(self) -> list[int]:
+        """`arrivals_per_task` where they are numbers, as without `data`."""
+        assert self.arrivals is not None
         if isinstance(self.arrivals, list):
             return self.arrivals
         return [self.arrivals] * len(self.tasks)

@@ -7,6 +7,7 @@ evaluation and what the frozen lower blocks give for each text, so they differ i
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,10 @@ def demo(
     console = console or Console()
     started = time.perf_counter()
     config = config or load_config(out, quick=quick)
-    steps = sum(config.arrivals_per_task) * config.iterations_per_sample
+    arrivals = sum(config.counted_arrivals)
+    steps = arrivals * config.iterations_per_sample
     console.print(
-        f"[bold]{' -> '.join(config.tasks)}[/bold]: {sum(config.arrivals_per_task)} arrivals, "
+        f"[bold]{' -> '.join(config.tasks)}[/bold]: {arrivals} arrivals, "
         f"{int(steps)} candidate batches of {config.batch_size}, policies {', '.join(POLICIES)}"
     )
     if workspace is None:
@@ -74,8 +76,13 @@ def demo(
     return results
 
 
-def _accuracies(accuracy: dict[str, float]) -> str:
-    return ", ".join(f"{name} {100 * value:.1f} %" for name, value in accuracy.items())
+def _accuracies(accuracy: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {_percent(value)}" for name, value in accuracy.items())
+
+
+def _percent(value: float | None) -> str:
+    """Of a share; None has none (of a run that was stopped)."""
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _warm(workspace: Workspace, console: Console) -> None:
@@ -95,7 +102,7 @@ def table(config: RunConfig, results: list[RunResult]) -> Table:
         rows.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
     zero_shot = results[0].zero_shot
     before = sum(zero_shot.values()) / len(zero_shot)
-    rows.add_row("untrained", "0", "", f"{100 * before:.1f} %", "", "", "", "")
+    rows.add_row("untrained", "0", "", _percent(before), "", "", "", "")
     whole = next((r.score_seconds + r.train_seconds for r in results if r.policy == "full"), None)
     for result in results:
         work = result.score_seconds + result.train_seconds
@@ -103,8 +110,8 @@ def table(config: RunConfig, results: list[RunResult]) -> Table:
             result.policy,
             f"{result.selected}/{result.candidates}",
             f"{result.ratio:.4f}",
-            f"{100 * result.a_last:.1f} %",
-            f"{100 * result.a_avg:.1f} %",
+            _percent(result.a_last),
+            _percent(result.a_avg),
             f"{work:.0f} s",
             f"{100 * result.score_seconds / work:.0f} %",
             f"{work / whole:.2f}" if whole else "",
@@ -114,6 +121,7 @@ def table(config: RunConfig, results: list[RunResult]) -> Table:
 
 
 def _caption(config: RunConfig, results: list[RunResult]) -> str:
+    assert config.held_out is not None  # of packaged tasks
     held_out = dict.fromkeys(config.tasks, config.held_out)
     error = max(standard_error(result.history[-1], held_out) for result in results)
     text = (

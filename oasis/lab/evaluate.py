@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, cast
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from oasis.lab.data.encoded import EncodedTask, prompt_of
@@ -12,7 +14,14 @@ from oasis.lab.data.encoding import Collator
 from oasis.lab.metrics import METRICS
 from oasis.names import IGNORED
 from oasis.train.loss import summed_cross_entropy
-from oasis.train.scoring import evaluating, head_hook, head_parameters, model_inputs, unwrap
+from oasis.train.scoring import (
+    evaluating,
+    head_hook,
+    head_parameters,
+    model_inputs,
+    output_head,
+    unwrap,
+)
 
 
 def choice_accuracy(
@@ -76,6 +85,12 @@ def _tensors(item: dict) -> dict:
     return {"input_ids": item["input_ids"], "labels": item["labels"]}
 
 
+class _Generator(Protocol):
+    """A causal language model of transformers, or PEFT's around one."""
+
+    def generate(self, **options: Any) -> Tensor: ...
+
+
 def generated_score(
     model: torch.nn.Module,
     tokenizer: PreTrainedTokenizerBase,
@@ -95,10 +110,11 @@ def generated_score(
     most = max(lengths) + max(lengths) // 2
     collate = Collator(pad_id(tokenizer), "left")
     texts = [""] * len(items)
+    generator = cast(_Generator, unwrap(model))
     with evaluating(model):
         for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
             batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
-            made = unwrap(model).generate(
+            made = generator.generate(
                 input_ids=batch["input_ids"].to(device),
                 attention_mask=batch["attention_mask"].to(device),
                 max_new_tokens=most,
@@ -123,14 +139,14 @@ def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
     """
     best = [0] * len(prompts)
     collate = Collator(pad_id(tokenizer), "right")
-    weight, bias = head_parameters(unwrap(model).get_output_embeddings())
+    weight, bias = head_parameters(output_head(model))
     weight, bias = weight[first], None if bias is None else bias[first]
-    last, logits = None, None
+    last = torch.empty(0, dtype=torch.int64)  # positions [rows] of the batch that runs
+    logits: list[Tensor] = []  # its [rows, choices]
 
-    def only_choices(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-        nonlocal logits
+    def only_choices(head: torch.nn.Module, hidden: Tensor) -> Tensor:
         found = hidden[torch.arange(len(last)), last].to(weight.dtype)
-        logits = torch.nn.functional.linear(found, weight, bias)
+        logits.append(torch.nn.functional.linear(found, weight, bias))
         return hidden[:1, -1:]
 
     with head_hook(model, only_choices):
@@ -138,7 +154,7 @@ def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
             batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
             last = batch["attention_mask"].sum(dim=1) - 1
             _logits(model, batch)
-            for row, choice in zip(rows, logits.argmax(dim=1).tolist(), strict=True):
+            for row, choice in zip(rows, logits.pop().argmax(dim=1).tolist(), strict=True):
                 best[row] = choice
     return best
 
@@ -165,7 +181,7 @@ def _by_likelihood(model, tokenizer, prompts, choices, batch_size) -> list[int]:
     return scores.view(len(prompts), len(choices)).argmax(1).tolist()
 
 
-def _logits(model, batch) -> torch.Tensor:
+def _logits(model, batch) -> Tensor:
     device = next(model.parameters()).device
     batch = {name: values.to(device) for name, values in batch.items()}
     return model(**model_inputs(model, batch)).logits
@@ -181,6 +197,6 @@ def _bucketed(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """The tokenizer's padding token, or its end-of-sequence token where it has none."""
     found = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    if found is None:
+    if not isinstance(found, int):
         raise ValueError("tokenizer: expected a pad_token or an eos_token, got neither")
     return found

@@ -29,7 +29,7 @@ from torch import nn
 
 from oasis.train.frozen.blocks import running_blocks
 from oasis.train.frozen.prefix import FrozenPrefix
-from oasis.train.scoring import head_parameters, text_config, unwrap
+from oasis.train.scoring import head_parameters, output_head, text_config
 from oasis.train.signals.compute import GRADS, GRAMS, HEAD
 
 
@@ -57,7 +57,7 @@ class Shape:
         lower = list(prefix.lower.layers) if prefix is not None else []
         sizes = [_sizes(block) for block in running_blocks(model)]
         first = next((k for k, (_, lora) in enumerate(sizes) if lora), len(sizes))
-        weight, _ = head_parameters(unwrap(model).get_output_embeddings())
+        weight, _ = head_parameters(output_head(model))
         heads = config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
         return cls(

@@ -32,7 +32,9 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """A causal language model, frozen and in eval mode; `name` as of `load_tokenizer`."""
     with _named(name):
-        model = AutoModelForCausalLM.from_pretrained(_source(name), dtype=dtype).to(device)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(_source(name), dtype=dtype)
+        # Its type is that of a function wrapped by functools, which says nothing of `self`.
+        model = model.to(device)  # pyright: ignore[reportArgumentType]
     model.config.use_cache = False
     return model.requires_grad_(False).eval()
 

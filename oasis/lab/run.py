@@ -71,9 +71,9 @@ class Boundaries(TrainerCallback):
         }
         self.log.write(_evaluation(step, after_task, found, time.perf_counter() - start))
         if self.progress:
-            tqdm.write(f"after {self.workspace.names[after_task]}: {told(found)}")
+            tqdm.write(f"after {self.workspace.names[after_task]}: {in_words(found)}")
 
-    def on_step_end(self, args, state, control, model=None, **kwargs):
+    def on_step_end(self, args, state, control, *, model: nn.Module, **kwargs):
         for index, boundary in enumerate(self.boundaries):
             if boundary == state.global_step:
                 self.evaluate(model, boundary, index)
@@ -105,7 +105,7 @@ def _evaluation(
     return event
 
 
-def told(found: Mapping[str, Measured]) -> str:
+def in_words(found: Mapping[str, Measured]) -> str:
     """How good a model is, by task, in words."""
     return (
         ", ".join(f"{name} {one}" for name, one in found.items() if str(one)) or "no held-out rows"
@@ -191,7 +191,7 @@ def _run(
         else:
             trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
         counts = trainer.selection_counts
-        sums = {"candidates": counts.candidates, "selected": counts.selected}
+        sums: dict[str, float | None] = dict(candidates=counts.candidates, selected=counts.selected)
         sums["seconds"] = earlier + time.perf_counter() - started
         if trainer.state.global_step == steps:
             sums["forward_seconds"] = _forward_seconds(config, workspace, model)

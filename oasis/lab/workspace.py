@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import overload
 
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -63,7 +64,15 @@ class Numbered(Sequence[dict]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, index: int) -> dict:
+    @overload
+    def __getitem__(self, index: int) -> dict: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Numbered: ...
+
+    def __getitem__(self, index: int | slice) -> dict | Numbered:
+        if isinstance(index, slice):
+            return Numbered(self.items, self.numbers[index])
         return self.items[self.numbers[index]]
 
 

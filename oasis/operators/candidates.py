@@ -157,7 +157,7 @@ def usable_on_gpu(
         excess = torch.maximum(matrix.abs() - limit, (matrix - matrix.T).abs())
         found += [(PRODUCTS, excess > _SLACK * limit), (NEGATIVE, norms < 0)]
     fault = torch.zeros((), dtype=torch.int64, device=gram.device)
-    for code, wrong in found:  # the last is the one that is told
+    for code, wrong in found:  # the last is the one that is reported
         fault = torch.where(wrong.any(), code, fault)
     kept = kept & (fault == 0)
     left = torch.where(fault == 0, left, 0.0)

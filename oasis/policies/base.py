@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -81,7 +81,7 @@ class Policy(Protocol):
     means that no scoring forward is run. A policy may also have `statistics() -> dict[str, float]`
     with any of "threshold", "mean", "deviation", which the trainer then logs. One that needs
     "validation" may say how many rows of earlier batches: an int `validation`, default 8. One whose
-    `total_batches` is None is told the number of candidate batches when a training begins.
+    `total_batches` is None is given the number of candidate batches when a training begins.
     """
 
     name: str
@@ -92,6 +92,17 @@ class Policy(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Scheduled(Policy, Protocol):
+    """A policy that goes by the number of candidate batches of a training."""
+
+    total_batches: int | None
+
+
+def wants_length(policy: Policy) -> TypeGuard[Scheduled]:
+    """Whether a policy waits for the number of candidate batches: its `total_batches` is None."""
+    return getattr(policy, "total_batches", 0) is None
 
 
 def validation_rows(policy: Policy) -> int:

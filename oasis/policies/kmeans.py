@@ -119,8 +119,12 @@ class RunningKMeans:
         with warnings.catch_warnings():
             # Fewer distinct points than clusters: some centers coincide, which does no harm.
             warnings.filterwarnings("ignore", "Number of distinct clusters")
-            centers = k_means(points, self.clusters, n_init=1, random_state=seed)[0]
-        centers = centers.astype(np.float32)
+            centers: npt.NDArray[np.float32] = k_means(
+                points,
+                self.clusters,
+                n_init=1,  # pyright: ignore[reportArgumentType] # their default is a text
+                random_state=seed,
+            )[0].astype(np.float32)
         if self._model is not None:
             distances = torch.cdist(self.centers, torch.from_numpy(centers))
             centers = centers[linear_sum_assignment(distances.numpy())[1]]
@@ -134,8 +138,8 @@ class RunningKMeans:
 
         return MiniBatchKMeans(
             self.clusters,
-            init=centers,
-            n_init=1,
+            init=centers,  # pyright: ignore[reportArgumentType] # their defaults are texts
+            n_init=1,  # pyright: ignore[reportArgumentType]
             batch_size=self.clusters,  # how far a batch counts towards putting centers elsewhere
             random_state=np.random.RandomState(self.seed % 2**32),
         ).partial_fit(points)

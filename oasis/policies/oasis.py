@@ -32,7 +32,7 @@ class Oasis:
             left out and counted) or "raise" (default of `oasis.Selector`).
         metric: what counts as informative (the paper's metric table): "fisher" (the squared norm
             of the last-layer gradient), or in its place "loss", "perplexity", "entropy", "el2n";
-            redundancy is told from the gradients' cosines in any case.
+            redundancy goes by the gradients' cosines in any case.
         selector: an `oasis.Selector` to use; it is set to `nonfinite` and otherwise left as it is,
             and of the other arguments only `metric` is looked at.
         options: passed to `oasis.Selector` (preset, beta, scale, siren, ridge, draw, remember,

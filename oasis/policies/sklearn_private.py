@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 def state_of(model: MiniBatchKMeans) -> dict[str, Any]:
     """Tensors and numbers that a `MiniBatchKMeans` goes on from, bit for bit."""
-    _, key, position, has_gauss, gauss = model._random_state.get_state()
+    random = model._random_state.get_state(legacy=False)
+    twister = random["state"]
     return {
-        "centers": torch.from_numpy(model.cluster_centers_.copy()),
+        "centers": torch.from_numpy(np.array(model.cluster_centers_)),
         "counts": torch.from_numpy(model._counts.copy()),
         "since_reassignment": int(model._n_since_last_reassign),
         "steps": int(model.n_steps_),
-        "random": torch.from_numpy(key.astype(np.int64)),
-        "random_rest": [int(position), int(has_gauss), float(gauss)],
+        "random": torch.from_numpy(twister["key"].astype(np.int64)),
+        "random_rest": [int(twister["pos"]), int(random["has_gauss"]), float(random["gauss"])],
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-IGNORED = -100
+from oasis.names import IGNORED
 
 
 def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:

@@ -110,5 +110,5 @@ def usable(given: Given, nonfinite: str, deferred: bool) -> Batch:
     if on_gpu and not deferred and (code := int(fault)):
         raise deferred_error(code, source)
     measured = given.scores is not None
-    told = fault if on_gpu else None
-    return Batch(gram, scores, measured, valid, skipped, source, sketch, told)
+    deferred_fault = fault if on_gpu else None
+    return Batch(gram, scores, measured, valid, skipped, source, sketch, deferred_fault)

@@ -136,10 +136,19 @@ class Selector(nn.Module):
         return super().load_state_dict(state_dict, strict, assign)
 
     def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
-        saved = saved_state(state_dict, prefix, self._settings())
-        super()._load_from_state_dict({**state_dict, **saved}, prefix, *arguments)
+        saved = {**state_dict, **saved_state(state_dict, prefix, self._settings())}
+        super()._load_from_state_dict(
+            saved, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     @property
     def mean(self) -> Tensor:
@@ -214,7 +223,7 @@ class Selector(nn.Module):
             gram: instead of grads, their Gram matrix [N, N], or the result of `head_gram`.
             valid: [N] bool, samples that may be selected; the others are left out of everything.
             scores: [N] float64 >= 0, another measure of informativeness in place of the squared
-                norms; how samples overlap is still told from their gradients' cosines.
+                norms; how samples overlap still goes by their gradients' cosines.
             sketch: [N, S] floating point, S <= 512, beside a Gram matrix as a tensor: vectors whose
                 inner products, up to one factor a sample, are (about) those of the gradients, also
                 from batch to batch. A selector that remembers samples needs them; another ignores
@@ -224,7 +233,7 @@ class Selector(nn.Module):
             TypeError, ValueError: naming the argument; with nonfinite="raise" also for samples
                 whose scores are not finite, and where gradients are of another kind than those
                 remembered. The state is then unchanged. On a GPU what is wrong by its numbers is
-                told later, see `checks`.
+                raised later, see `checks`.
         """
         device, preset = self.statistics.device, self.preset
         remember = preset.remember > 0

@@ -1,5 +1,10 @@
 """Training with selection on top of `transformers` (install the extra: `oasis-select[train]`)."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .trainer import SelectionMixin, SelectionTrainer
+
 __all__ = ["SelectionMixin", "SelectionTrainer"]
 
 

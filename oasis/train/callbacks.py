@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from accelerate.optimizer import AcceleratedOptimizer
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import has_length
 
 from oasis.policies import Policy
+from oasis.policies.base import wants_length
 from oasis.train.events import Counts, StepState, step_event
 from oasis.train.fill import ratio_of
 
@@ -45,18 +50,29 @@ class SelectionHooks(TrainerCallback):
         self._schedule: dict | None = None  # before an empty step of the warm-up
 
     def on_train_begin(self, args, state, control, train_dataloader=None, **kwargs):
-        if getattr(self.policy, "total_batches", 0) is None:
+        if wants_length(self.policy):
             ratio = ratio_of(self.policy) if self.fills else None
             self.policy.total_batches = candidate_batches(args, state, train_dataloader, ratio)
 
     def on_pre_optimizer_step(
-        self, args, state, control, model=None, optimizer=None, lr_scheduler=None, **kwargs
+        self,
+        args,
+        state,
+        control,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        lr_scheduler: LRScheduler,
+        **kwargs,
     ):
         if self.step.trains:
             return
-        scaler = getattr(optimizer, "scaler", None)
-        if scaler is not None and args.max_grad_norm <= 0:
-            scaler.unscale_(optimizer.optimizer)  # it steps only after a look at gradients
+        if (
+            isinstance(optimizer, AcceleratedOptimizer)
+            and optimizer.scaler is not None  # it steps only after a look at gradients
+            and args.max_grad_norm <= 0
+        ):
+            optimizer.scaler.unscale_(optimizer.optimizer)
         # Adam moves on a zero gradient (momentum, decay) but leaves a parameter without one.
         for parameter in model.parameters():
             parameter.grad = None
@@ -64,7 +80,9 @@ class SelectionHooks(TrainerCallback):
         if getattr(lr_scheduler, "last_epoch", math.inf) < args.get_warmup_steps(state.max_steps):
             self._schedule = lr_scheduler.state_dict()
 
-    def on_step_end(self, args, state, control, lr_scheduler=None, optimizer=None, **kwargs):
+    def on_step_end(
+        self, args, state, control, *, lr_scheduler: LRScheduler, optimizer: Optimizer, **kwargs
+    ):
         if self._schedule is not None:
             lr_scheduler.load_state_dict(self._schedule)
             rates = self._schedule["_last_lr"]
@@ -110,7 +128,7 @@ class SelectionProgress(ProgressCallback):
                 bar.close()
 
     def on_step_end(self, args, state, control, **kwargs):
-        if state.is_world_process_zero:
+        if self.training_bar is not None:  # on the first process
             self.training_bar.set_postfix(self.describe(), refresh=False)
         super().on_step_end(args, state, control, **kwargs)
 

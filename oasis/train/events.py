@@ -15,6 +15,17 @@ from oasis.policies import Policy, Signals
 DRY = 100  # candidate batches with samples but without a selection, after which to say so
 
 
+def label_tokens(signals: Signals) -> Tensor:
+    """[N] int64, label tokens of the candidates."""
+    assert signals.tokens is not None  # the trainer gives them to every policy
+    return signals.tokens
+
+
+def trainable(selection: Selection, signals: Signals) -> Tensor:
+    """[N] bool on the CPU: candidates with a label token that were not skipped."""
+    return (label_tokens(signals) > 0).cpu() & ~selection.skipped.cpu()
+
+
 @dataclass
 class Counts:
     """Totals over the stream, as seen by this process; they travel with the checkpoints."""
@@ -31,7 +42,7 @@ class Counts:
         self.batches += 1
         self.skipped += int(selection.skipped.sum())
         self.selected += int(selection.mask.sum())
-        self.candidates += int(((signals.tokens > 0).cpu() & ~selection.skipped.cpu()).sum())
+        self.candidates += int(trainable(selection, signals).sum())
 
     @property
     def ratio(self) -> float:
@@ -49,7 +60,7 @@ class StepState:
     loss: Tensor | float = 0.0
     started: float = 0.0
     micro_batches: int = 1  # of this process that have something to train on, at least 1
-    scale: float = 1.0  # processes per process that has something to train on
+    process_factor: float = 1.0  # processes per process that has something to train on
     steps: int = 0  # since the last log
     trained: int = 0  # those of them that trained
     all_steps: int = 0  # since the training began
@@ -64,7 +75,7 @@ class StepState:
         """
         self.samples, self.tokens, self.loss = samples, sum(tokens), 0.0
         self.micro_batches = max(1, sum(number > 0 for number in tokens))
-        self.trains, self.scale = training > 0, processes / max(1, training)
+        self.trains, self.process_factor = training > 0, processes / max(1, training)
         self.started = time.perf_counter()
 
     def end(self) -> None:
@@ -77,7 +88,7 @@ class StepState:
         """Whether with this candidate batch nothing was selected of `DRY` of them in a row."""
         if selection.mask.any():
             self.unselected = 0
-        elif ((signals.tokens > 0).cpu() & ~selection.skipped.cpu()).any():
+        elif trainable(selection, signals).any():
             self.unselected += 1
         return self.unselected > 0 and self.unselected % DRY == 0
 
@@ -111,7 +122,7 @@ def selection_event(
         "threshold": known.get("threshold"),
         "mean": known.get("mean"),
         "deviation": known.get("deviation"),
-        "tokens": int(signals.tokens.sum()),
+        "tokens": int(label_tokens(signals).sum()),
         "skipped": int(selection.skipped.sum()),
     }
 

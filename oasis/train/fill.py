@@ -103,8 +103,9 @@ class Fill:
     def _candidates(self, loader: Any) -> Iterator[dict]:
         while True:
             rest = skip_first_batches(loader, self.fetched) if self.fetched else loader
-            if hasattr(rest, "set_epoch"):
-                rest.set_epoch(self.passes)  # an order of its own, the same in every run
+            set_epoch = getattr(rest, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(self.passes)  # an order of its own, the same in every run
             # The start of a pass draws a seed; a resumed run restores the generator behind that.
             with torch.random.fork_rng(devices=[]):
                 stream = iter(rest)

@@ -50,7 +50,7 @@ def check_arguments(args: TrainingArguments) -> None:
             f"{args.n_gpu} GPUs in one process (DataParallel): start one process per GPU "
             "with torchrun, or show this one a single GPU (CUDA_VISIBLE_DEVICES)"
         )
-    if getattr(args, "packing", False) and args.packing_strategy == "wrapped":
+    if getattr(args, "packing", False) and getattr(args, "packing_strategy", "") == "wrapped":
         raise ValueError(
             "packing_strategy: got 'wrapped', which cuts texts anywhere and does not say where "
             "they begin, so that there are no samples to choose from; expected 'bfd' or 'bfd_split'"

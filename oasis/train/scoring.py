@@ -23,8 +23,8 @@ from oasis.train.batch.subbatch import is_right_padded, right_padded, take, targ
 
 TOLERANCE = 5e-3  # of the largest logit; TF32 products are good to about 1e-3
 HALF_TOLERANCE = 3e-2  # bfloat16 and float16, autocast included
-# Of the norm of hidden states, what a later token may change: nothing but rounding. Two batches that
-# SmolLM2 computes in bfloat16 differ by 1.5e-2; a later token that is seen changes 2e-1.
+# Of the norm of hidden states, what a later token may change: nothing but rounding. Two batches
+# that SmolLM2 computes in bfloat16 differ by 1.5e-2; a later token that is seen changes 2e-1.
 INFLUENCE, HALF_INFLUENCE = 5e-4, 6e-2
 NOT_CALLED = "the output head was called {} times in one forward, expected once"
 
@@ -68,7 +68,7 @@ def base_model(model: nn.Module) -> PreTrainedModel:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether `torch.compile` has been told of the model or of some of its modules."""
+    """Whether `torch.compile` has been given the model or some of its modules."""
     return any(
         "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()
@@ -88,6 +88,14 @@ def forward_parameters(model: nn.Module) -> frozenset[str]:
             if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
                 break
     return frozenset(names)
+
+
+def output_head(model: nn.Module) -> nn.Module:
+    """What makes logits of the last hidden states; ValueError where there is no such module."""
+    head = unwrap(model).get_output_embeddings()
+    if head is None:
+        raise ValueError("model: get_output_embeddings() is None, so there is no head to score by")
+    return head
 
 
 def head_parameters(head: nn.Module) -> tuple[Tensor, Tensor | None]:
@@ -122,18 +130,13 @@ def head_parameters(head: nn.Module) -> tuple[Tensor, Tensor | None]:
 
 @contextlib.contextmanager
 def head_hook(model: nn.Module, pass_on: Callable[[nn.Module, Tensor], Tensor]) -> Iterator[None]:
-    """While open, the head gets `pass_on(head, hidden)` in place of `hidden` [N, L, D].
-
-    The head is looked up now, since PEFT and FSDP replace modules.
-    """
+    """While open, the head gets `pass_on(head, hidden)` in place of `hidden` [N, L, D]."""
 
     def hook(module: nn.Module, args: tuple) -> tuple:
         return (pass_on(module, args[0]), *args[1:])
 
-    head = unwrap(model).get_output_embeddings()
-    if head is None:
-        raise ValueError("model: get_output_embeddings() is None, so there is no head to score by")
-    handle = head.register_forward_pre_hook(hook)
+    # Looked up now, since PEFT and FSDP replace modules.
+    handle = output_head(model).register_forward_pre_hook(hook)
     try:
         yield
     finally:
@@ -380,7 +383,7 @@ def _conclude(model: nn.Module, seen: _Comparison) -> Head:
     error = (
         f"model: {name} changes the logits behind its output head in a "
         "way that its configuration does not name, so that gradients of the head cannot be "
-        "told from its input; use a policy that needs no score (random, full)"
+        "computed from its input; use a policy that needs no score (random, full)"
     )
     return replace(expected, gather=gather, verified=True, error=error)
 

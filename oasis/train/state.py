@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from oasis import Selector
 from oasis.policies import Policy
+from oasis.policies.base import wants_length
 from oasis.train.batch.rehearsal import Rehearsal
 from oasis.train.events import Counts
 from oasis.train.fill import Fill
@@ -38,7 +39,7 @@ class SelectionState:
         self.counts = Counts()
         self.rehearsal = Rehearsal(seed=seed) if "validation" in policy.needs else None
         self._first = copy.deepcopy(self._changing())
-        self._untold = getattr(policy, "total_batches", 0) is None
+        self._scheduled = policy if wants_length(policy) else None
 
     def _changing(self) -> dict[str, Any]:
         state = {"policy": dict(self.policy.state_dict()), "counts": asdict(self.counts)}
@@ -57,10 +58,10 @@ class SelectionState:
             self.fill.load_state_dict(state["fill"])
 
     def anew(self) -> None:
-        """As it was before any training; the policy is told the length of the next one."""
+        """As it was before any training; the policy is given the length of the next one."""
         self._change(copy.deepcopy(self._first))
-        if self._untold:
-            self.policy.total_batches = None  # type: ignore[attr-defined]
+        if self._scheduled is not None:
+            self._scheduled.total_batches = None
 
     def save(self, checkpoint: str) -> None:
         """Into a checkpoint, one file for each process."""
@@ -114,4 +115,5 @@ def keep_selectors_apart(model: nn.Module) -> None:
     ]
     if names:
         known = getattr(model, "_ddp_params_and_buffers_to_ignore", [])
-        model._ddp_params_and_buffers_to_ignore = [*known, *names]
+        # torch types what is set on a module as tensors and modules.
+        model._ddp_params_and_buffers_to_ignore = [*known, *names]  # type: ignore[assignment]

@@ -41,10 +41,14 @@ class SelectedSteps(transformers_private.PrivateHooks):
         """These numbers of all processes, [processes, len(values)] int64."""
         found = torch.tensor([int(value) for value in values], device=self.args.device)
         if self.args.world_size > 1:
-            found = self.accelerator.gather(found)
+            gathered = self.accelerator.gather(found)
+            assert isinstance(gathered, torch.Tensor)  # of one tensor
+            found = gathered
         return found.view(-1, len(values)).cpu()
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+    def compute_loss(
+        self, model, inputs, return_outputs=False, num_items_in_batch=None
+    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
         """Summed cross-entropy over the label tokens, each times the weight of its sample where
         the selection has weights, / their number in the whole step (on all processes, with
         `average_tokens_across_devices`, times the number of those); or what the trainer behind
@@ -56,14 +60,14 @@ class SelectedSteps(transformers_private.PrivateHooks):
         if theirs or (self.compute_loss_func and not nothing):
             inputs = {key: value for key, value in inputs.items() if key not in (TASK, ITEM)}
             found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-            loss, outputs = found if return_outputs else (found, None)
+            loss, outputs = found if isinstance(found, tuple) else (found, None)
         else:
             loss, outputs = self._cross_entropy(model, inputs, return_outputs, num_items_in_batch)
         if nothing:
             loss = loss * 0  # a loss that needs no label: a router's balance
         whole = self.args.average_tokens_across_devices and num_items_in_batch is not None
         if model.training and not whole:
-            loss = loss * self._step.scale  # DDP divides by all processes
+            loss = loss * self._step.process_factor  # DDP divides by all processes
         return (loss, outputs) if return_outputs else loss
 
     def _cross_entropy(self, model, inputs, return_outputs: bool, num_items_in_batch):
@@ -104,7 +108,7 @@ class SelectedSteps(transformers_private.PrivateHooks):
         return self.args.world_size == 1 and not counted
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        counts, step = self.selection_counts, self._step
+        counts, step = self._selection.counts, self._step
         if "loss" in logs and step.steps:
             if step.trained:
                 logs["loss"] *= step.steps / step.trained  # steps without a sample have no loss
@@ -119,7 +123,7 @@ class SelectedSteps(transformers_private.PrivateHooks):
                 candidates=candidates,
                 ratio=selected / max(1, candidates),
                 skipped=skipped,
-                **statistics(self.policy),
+                **statistics(self._selection.policy),
             )
             if self._selection.fill is not None:
                 logs["waiting"] = len(self._selection.fill.rows)

@@ -171,7 +171,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             return None if isinstance(chosen, Nothing) else chosen
 
         size = transformers_private.batch_size(self)
-        loader = self.callback_handler.train_dataloader
+        loader = transformers_private.train_loader(self)
         return fill.batches(count, size, loader, select, self._everywhere)
 
     def _everywhere(self, here: bool) -> bool:
@@ -293,6 +293,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             pad = getattr(text_config(self.model), "pad_token_id", None) or 0
             rows = validation_rows(self.policy)
             scored = self._selection.rehearsal.beside(batch, rows, pad_token_id=pad)
+        assert self._head is not None  # `_inspect` has been
         known = compute(
             self.model_wrapped, scored, self._head, needs, len(labels), self._grads, self.layer
         )

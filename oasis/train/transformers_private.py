@@ -7,6 +7,7 @@ middle.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,8 +62,20 @@ def load_weights(trainer: Trainer, checkpoint: str) -> None:
     trainer._load_from_checkpoint(checkpoint)
 
 
+def train_loader(trainer: Trainer) -> Iterable[dict]:
+    """The loader of the training that runs."""
+    loader: Iterable[dict] | None = trainer.callback_handler.train_dataloader
+    assert loader is not None  # as it is before a training
+    return loader
+
+
 if TYPE_CHECKING:
-    Behind = Trainer  # whatever trainer stands behind a mixin when the program runs
+
+    class Behind(Trainer):
+        """Whatever trainer stands behind a mixin when the program runs."""
+
+        model: torch.nn.Module  # there once the Trainer's __init__ is through
+        model_wrapped: torch.nn.Module
 else:
     Behind = object
 
@@ -93,7 +106,9 @@ class PrivateHooks(Behind):
         self.save_selection_state(output_dir)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        with failed_writes_named(self.args.output_dir):
+        folder = self.args.output_dir
+        assert folder is not None  # it has a default
+        with failed_writes_named(folder):
             super()._save_checkpoint(*args, **kwargs)
 
     def _inner_training_loop(
@@ -113,6 +128,6 @@ class PrivateHooks(Behind):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        for name in self.kept_columns:
-            if name not in self._signature_columns:
-                self._signature_columns.append(name)
+        columns = self._signature_columns
+        assert columns is not None  # they are set now
+        columns += [name for name in self.kept_columns if name not in columns]

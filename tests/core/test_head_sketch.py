@@ -60,7 +60,7 @@ def test_of_the_gradients_of_autograd(method, dim, softcap, backend, narrow_bloc
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("slope", [60.0, -60.0])
-def test_follows_the_ridge(method, slope, backend, narrow_blocks, generator):
+def test_follows_the_largest_entry(method, slope, backend, narrow_blocks, generator):
     # A peak that rises through the blocks, or lies in the first; labels before, at and after it.
     arguments = problem(generator, lengths=[3, 2, 4], d=4, v=2000, masked=0)
     arguments["weight"][:, 0] = torch.linspace(0, slope, 2000)

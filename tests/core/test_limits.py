@@ -1,4 +1,4 @@
-"""Sizes that keep a file readable, and helpers in their place."""
+"""Sizes that keep a file readable, one name for a number, and helpers in their place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_LINES, MOST_OF_A_FUNCTION = 400, 60
-FILES = sorted((ROOT / "oasis").rglob("*.py"))
+FOLDERS = ("oasis", "kernels", "bench", "examples")
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+FOLDERS_COMPILED = ("csrc", "kernels", "tests")
+COMPILED = sorted(path for f in FOLDERS_COMPILED for path in (ROOT / f).rglob("*.[ch]*"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
@@ -24,6 +27,19 @@ def long_functions(text: str) -> list[str]:
             if lines > MOST_OF_A_FUNCTION:
                 found.append(f"{node.name}: {lines} lines")
     return found
+
+
+def ignored_labels(text: str) -> list[int]:
+    """Lines on which the label of ignored positions is written as a number."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.UnaryOp)
+        and isinstance(node.op, ast.USub)
+        and isinstance(node.operand, ast.Constant)
+        and node.operand.value == 100
+        and isinstance(node.operand.value, int)
+    ]
 
 
 def imported_tests(text: str) -> list[str]:
@@ -43,6 +59,19 @@ def test_no_file_and_no_function_of_the_package_is_too_long():
     long = [f"{p}: {n} lines" for p, t in texts.items() if (n := len(t.splitlines())) > MOST_LINES]
     assert long == []
     assert {p.name: found for p, text in texts.items() if (found := long_functions(text))} == {}
+
+
+def test_no_file_of_the_compiled_parts_is_too_long():
+    texts = {path: path.read_text("utf-8") for path in COMPILED}
+    assert len(texts) > 40 and {p.suffix for p in texts} == {".h", ".cpp", ".cu", ".cuh"}
+    assert [p.name for p, text in texts.items() if len(text.splitlines()) > MOST_LINES] == []
+
+
+def test_the_label_of_ignored_positions_is_written_once():
+    # Tests, which say what must hold, write it as the number that users write.
+    found = {p.relative_to(ROOT).as_posix(): ignored_labels(p.read_text("utf-8")) for p in FILES}
+    assert [path for path, lines in found.items() if lines] == ["oasis/names.py"]
+    assert len(found["oasis/names.py"]) == 1
 
 
 def test_no_test_file_is_too_long_or_imports_another():

@@ -41,8 +41,8 @@ def test_user_code_is_given_types(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)  # where oasis is found, and what `make lint` has read is kept
     monkeypatch.setenv("MYPYPATH", str(ROOT))
     out, problems, _ = mypy.run(["--config-file=pyproject.toml", "--no-pretty", str(file)])
-    told = dict(re.findall(r"user\.py:(\d+): (?:note: Revealed type is \"([^\"]+)\")?", out))
-    seen = {int(line): name.rpartition(".")[2] or "error" for line, name in told.items()}
+    revealed = dict(re.findall(r"user\.py:(\d+): (?:note: Revealed type is \"([^\"]+)\")?", out))
+    seen = {int(line): name.rpartition(".")[2] or "error" for line, name in revealed.items()}
     expected = {
         number: line.partition("# ")[2]
         for number, line in enumerate(USER_CODE.splitlines(), 1)

@@ -1,4 +1,4 @@
-// The fibers behind emulator.h. Compiled without ThreadSanitizer, and told to it by hand: every
+// The fibers behind emulator.h. Compiled without ThreadSanitizer, and reported to it by hand: every
 // fiber is a thread of its own to it, ordered with others by barriers alone. Where one fiber is
 // switched for another no order is implied, so an access that only luck orders is a race.
 #include <sys/mman.h>

@@ -151,7 +151,7 @@ def test_with_all_barriers_nothing_is_reported(tsan, generator):
 
 @pytest.mark.parametrize("short", ["gradients", "gram", "adjusted", "mask"])
 def test_a_buffer_that_is_too_short_is_noticed(device, short, generator):
-    # The kernels themselves, handed one element less than they were told.
+    # The kernels themselves, handed one element less than they ask for.
     with pytest.raises(Fault, match="heap-buffer-overflow"):
         if short == "gradients":
             flat = torch.randn(3 * 50 - 1, generator=generator)

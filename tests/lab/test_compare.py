@@ -310,7 +310,7 @@ def test_damage_of_one_cell_is_named_and_the_others_go_on(place, tmp_path, monke
     assert again.finished == [random] and not again.failed
 
 
-def test_a_failure_that_cannot_be_written_down_is_still_told(place, tmp_path, monkeypatch):
+def test_a_failure_that_cannot_be_written_down_is_still_reported(place, tmp_path, monkeypatch):
     (cell,) = make(place, tmp_path, ["fragile"]).cells()
 
     def full(*_, **__):

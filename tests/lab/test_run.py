@@ -230,7 +230,7 @@ def test_the_packaged_settings_are_valid():
     assert error == pytest.approx(0.05 / math.sqrt(2))
 
 
-def test_a_policy_that_asks_is_told_the_length(tmp_path, monkeypatch):
+def test_a_policy_that_asks_is_given_the_length(tmp_path, monkeypatch):
     settings = config(tmp_path, policy="random")
     made = policies.create("random", 0.25, 0)
     made.total_batches = None

@@ -44,13 +44,13 @@ def record(outcome):
 def test_kept_rows_are_written_as_they_were_and_in_order(folder, rows, tmp_path):
     done = select(settings(folder, rows, tmp_path / "kept.jsonl"), progress=False)
     lines = Path(rows).read_text("utf-8").splitlines()
-    start, *told, end = record(done)
-    assert [line["key"] for line in told] == [f"{rows}:{i + 1}" for i in range(50)]
-    kept = [line for line, one in zip(lines, told, strict=True) if one["kept"]]
+    start, *judged, end = record(done)
+    assert [line["key"] for line in judged] == [f"{rows}:{i + 1}" for i in range(50)]
+    kept = [line for line, one in zip(lines, judged, strict=True) if one["kept"]]
     assert done.out.read_text("utf-8").splitlines() == kept
     assert 0 < done.kept == len(kept) <= 12 and done.candidates == done.rows == 50
     assert start["policy"] == "oasis" and end["kept"] == done.kept
-    assert {one["why"] for one in told if not one["kept"]} <= {"redundant", "low"}
+    assert {one["why"] for one in judged if not one["kept"]} <= {"redundant", "low"}
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("kept.jsonl", "kept.record.jsonl", "rows.jsonl")
     ]
@@ -70,10 +70,10 @@ def test_it_chooses_what_the_policy_chooses_of_the_same_signals(folder, rows, tm
         for row in tiny_folder.numbers(50)
     ]
     scorer = Scorer(model, tokenizer, policies.create("oasis", 0.25, 3, draw="even"))
-    told = [line for line in record(done) if line["type"] == "row"]
+    judged = [line for line in record(done) if line["type"] == "row"]
     for start in range(0, 50, 8):
         selection, _ = scorer.observe(encoded[start : start + 8])
-        ours = told[start : start + 8]
+        ours = judged[start : start + 8]
         assert [line["kept"] for line in ours] == selection.mask.tolist()
         assert [line["score"] for line in ours] == pytest.approx(selection.informativeness.tolist())
         # The score is the squared norm of the head's gradient of the row's mean loss.
@@ -81,17 +81,17 @@ def test_it_chooses_what_the_policy_chooses_of_the_same_signals(folder, rows, tm
     ids, labels = (torch.tensor([x]) for x in (encoded[7].ids, encoded[7].labels))
     model(input_ids=ids, labels=labels).loss.backward()
     norm = float(model.get_output_embeddings().weight.grad.double().square().sum())
-    assert told[7]["score"] == pytest.approx(norm, rel=1e-3)
+    assert judged[7]["score"] == pytest.approx(norm, rel=1e-3)
 
 
 def test_a_copy_is_redundant_with_the_row_that_was_picked(folder, tmp_path):
     (row,) = tiny_folder.numbers(1)
     rows = tiny_folder.write_rows(tmp_path / "rows.jsonl", [row, row, row, row])
     made = settings(folder, rows, tmp_path / "kept.jsonl", batch_size=4, ratio=0.5)
-    told = [line for line in record(select(made, progress=False)) if line["type"] == "row"]
-    picked = [line["key"] for line in told if line["kept"]]
+    judged = [line for line in record(select(made, progress=False)) if line["type"] == "row"]
+    picked = [line["key"] for line in judged if line["kept"]]
     assert picked[0] == f"{rows}:1"
-    dropped = [line for line in told if not line["kept"]]
+    dropped = [line for line in judged if not line["kept"]]
     assert dropped and all(line["why"] == "redundant" for line in dropped)
     assert all(line["with"] in picked and line["cosine"] == 1.0 for line in dropped)
     assert all(line["shared"] > 0.4 for line in dropped)

@@ -38,7 +38,7 @@ def test_ties_are_random():
     assert taken.sum() == 400 and taken.min() > 60  # 100 expected, standard deviation 8.7
 
 
-def test_answers_must_be_told():
+def test_answers_must_be_known():
     with pytest.raises(ValueError, match=r"signals.answer: got None, the policy 'balanced' needs"):
         policies.create("balanced").observe(Signals(4))
 

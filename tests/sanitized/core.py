@@ -134,6 +134,6 @@ class SanitizedCore:
         width = 8 if float64 else 4
         sizes = {"products": tokens**2 * width, "inner": tokens**2 * width}
         sizes |= {"gathers": tokens * distinct * width, "label_index": tokens * 8}
-        sizes |= {"offsets": (samples + 1) * 8, "tilt": tokens * 8, "label": tokens * 8}
+        sizes |= {"offsets": (samples + 1) * 8, "coefficient": tokens * 8, "label": tokens * 8}
         buffers = [(address[k], size) for k, size in (sizes | {"gram": samples**2 * 8}).items()]
         self._run("head_reduce", (float64, tokens, distinct, samples), (), buffers)

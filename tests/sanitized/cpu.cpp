@@ -119,8 +119,8 @@ std::string head_block(const Request& r) {
   b.labels = r.buffer<int64_t>(2);
   b.label_columns = r.buffer<int64_t>(3);
   b.gathers = r.buffer<void>(4);
-  double** const token[] = {&b.peak, &b.ridge,    &b.maximum, &b.label_logit,
-                            &b.sum,  &b.weighted, &b.squares, &b.factor};
+  double** const token[] = {&b.peak, &b.entry_peak, &b.maximum, &b.label_logit,
+                            &b.sum,  &b.weighted,   &b.squares, &b.factor};
   size_t at = 5;
   for (double** field : token) *field = r.buffer<double>(at++);
   b.sketch_rows = r.integers.at(8);

@@ -101,8 +101,8 @@ def test_cached_blocks_know_a_text_by_either_side():
 
 
 @pytest.mark.parametrize("batch_size", [1, 32])
-@pytest.mark.parametrize("told", [True, False], ids=["the text's mask", "a mask of ones"])
-def test_cached_blocks_know_a_text_that_begins_or_ends_with_the_padding_id(told, batch_size):
+@pytest.mark.parametrize("masked", [True, False], ids=["the text's mask", "a mask of ones"])
+def test_cached_blocks_know_a_text_that_begins_or_ends_with_the_padding_id(masked, batch_size):
     # Many tokenizers pad with their BOS or EOS.
     model = tiny_model("llama", num_hidden_layers=5)
     texts = [[PAD, 7, 8, 9], [7, 8, 9, PAD], [PAD, 5, PAD, 6, PAD], [4, 3]]
@@ -114,7 +114,7 @@ def test_cached_blocks_know_a_text_that_begins_or_ends_with_the_padding_id(told,
         ids, mask = torch.full((4, length), PAD), torch.zeros(4, length, dtype=torch.long)
         for row, text in enumerate(texts):
             ids[row, : len(text)], mask[row, : len(text)] = torch.tensor(text), 1
-        attention_mask = mask if told else torch.ones_like(mask)
+        attention_mask = mask if masked else torch.ones_like(mask)
         got = model(input_ids=ids, attention_mask=attention_mask).logits
         for row, text in enumerate(texts):
             same(got[row, : len(text)], wanted[row])

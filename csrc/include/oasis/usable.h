@@ -8,8 +8,8 @@
 
 namespace oasis {
 
-// What is wrong with a batch by its numbers, first what is told first. Python has the same codes
-// (oasis/operators/candidates.py).
+// What is wrong with a batch by its numbers, first what is reported first. Python has the same
+// codes (oasis/operators/candidates.py).
 enum class Wrong : int { nothing, negative, products, score, skipped, entries };
 
 struct Usable {

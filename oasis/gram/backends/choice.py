@@ -88,14 +88,15 @@ def epilogue_type(backend: str) -> type[Epilogue]:
 
 def triton_head_gram(*arguments: Any) -> tuple[Tensor, ...]:
     """`oasis.kernels.triton.head.head_gram`, imported where it is asked for alone."""
-    from oasis.kernels.triton import head
+    # The build takes `kernels/` into the package, where a type checker does not see it.
+    from oasis.kernels.triton import head  # pyright: ignore[reportMissingImports]
 
-    results: tuple[Tensor, ...] = head.head_gram(*arguments)  # Triton's kernels are not typed
+    results: tuple[Tensor, ...] = head.head_gram(*arguments)
     return results
 
 
 def describe(device_type: str) -> tuple[str, str]:
-    """(backend, why) for `oasis doctor`; a choice that cannot be honoured is told, not raised."""
+    """(backend, why) for `oasis doctor`; a choice that cannot be met is a reason, no error."""
     try:
         name, why = choose(torch.device(device_type))
     except (RuntimeError, ValueError) as error:

@@ -36,7 +36,7 @@ class Epilogue:
         self.bias, self.scale, self.softcap = bias, scale, softcap
         self.dtype, self.float64 = dtype, dtype == torch.float64
         self.token = {f: torch.zeros(tokens, dtype=torch.float64) for f in self.fields}
-        for f in ("peak", "ridge", "maximum"):
+        for f in ("peak", "entry_peak", "maximum"):
             self.token[f].fill_(-torch.inf)
         self.gathers = torch.zeros(tokens, distinct.numel(), dtype=dtype)
         self.sorted_labels = distinct.tolist()
@@ -78,7 +78,7 @@ class Epilogue:
         self._check("signs", self.signs, self.dtype, count, vocabulary)
 
     def _check_reduce(
-        self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
+        self, products: Tensor, inner: Tensor, offsets: Tensor, coefficient: Tensor, label: Tensor
     ) -> None:
         tokens = self.labels.numel()
         for name, tensor in (("products", products), ("inner", inner)):
@@ -86,7 +86,7 @@ class Epilogue:
         self._check("gathers", self.gathers, self.dtype, tokens, self.distinct.numel())
         self._check("label_index", self.label_index, torch.int64, tokens)
         self._check("offsets", offsets, torch.int64, offsets.numel())
-        for name, tensor in (("tilt", tilt), ("label", label)):
+        for name, tensor in (("coefficient", coefficient), ("label", label)):
             self._check(name, tensor, torch.float64, tokens)
 
     def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
@@ -133,9 +133,9 @@ class Epilogue:
         return [sums.contiguous() for sums in side_by_side.split(self.dims, dim=1)]
 
     def reduce(
-        self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
+        self, products: Tensor, inner: Tensor, offsets: Tensor, coefficient: Tensor, label: Tensor
     ) -> Tensor:
-        self._check_reduce(products, inner, offsets, tilt, label)
+        self._check_reduce(products, inner, offsets, coefficient, label)
         n = offsets.numel() - 1
         gram = torch.empty(n, n, dtype=torch.float64)
         _core.head_reduce(
@@ -148,7 +148,7 @@ class Epilogue:
             distinct=self.distinct.numel(),
             offsets=offsets.data_ptr(),
             samples=n,
-            tilt=tilt.data_ptr(),
+            coefficient=coefficient.data_ptr(),
             label=label.data_ptr(),
             gram=gram.data_ptr(),
         )

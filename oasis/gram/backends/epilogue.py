@@ -10,10 +10,10 @@ from torch import Tensor
 
 from oasis.gram.tensor_sketch import VocabularySketch
 
-# Per token, float64: the peak of the off-label logits; the ridge of log(exp(z) f), which E is
+# Per token, float64: the peak of the off-label logits; the entry_peak of log(exp(z) f), which E is
 # relative to (without a soft cap the peak); the true off-label maximum and the label's logit, both
 # before the cap; and sums of e = exp(z - peak), e (peak - z) and e^2.
-FIELDS = ("peak", "ridge", "maximum", "label_logit", "sum", "weighted", "squares")
+FIELDS = ("peak", "entry_peak", "maximum", "label_logit", "sum", "weighted", "squares")
 
 
 class Epilogue(Protocol):
@@ -40,15 +40,15 @@ class Epilogue(Protocol):
 
     def block(self, logits: Tensor, first: int, products: Tensor | None) -> None:
         """Takes in the logits [T, C] of columns `first`, ... before bias, scale and cap: they
-        become E in place, the label's column zero. `products` [T, T] shrink as the ridge rises."""
+        become E in place, the label's column zero. `products` [T, T] shrink as E's peak rises."""
 
     def sketched(self) -> list[Tensor]:
-        """Per table, [T, m]: the sketch of E so far, relative to the ridge as it stands."""
+        """Per table, [T, m]: the sketch of E so far, relative to E's peak as it stands."""
         ...
 
     def reduce(
-        self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
+        self, products: Tensor, inner: Tensor, offsets: Tensor, coefficient: Tensor, label: Tensor
     ) -> Tensor:
         """K [N, N] float64: K_ij = sum of <delta_t, delta_s> <h_t, h_s> over t in i, s in j, with
-        delta_t = tilt_t E_t - label_t e_{y_t}; lower halves of products and inner [T, T]."""
+        delta_t = coefficient_t E_t - label_t e_{y_t}; lower halves of products and inner [T, T]."""
         ...

@@ -31,7 +31,7 @@ class Epilogue:
         self.bias, self.scale, self.softcap = bias, scale, softcap
         zeros = labels.new_zeros(labels.numel(), dtype=torch.float64)
         self.token = {f: zeros.clone() for f in ("label_logit", "sum", "weighted", "squares")}
-        for f in ("peak", "ridge", "maximum"):
+        for f in ("peak", "entry_peak", "maximum"):
             self.token[f] = zeros - torch.inf
         self.gathers = zeros.new_zeros((labels.numel(), distinct.numel()), dtype=dtype)
         self.tables = sketches
@@ -67,9 +67,9 @@ class Epilogue:
         token["peak"] = peak
         # E is relative to the largest exp(z) f; with a soft cap that need not be at the largest z.
         entry = z if log_f is None else z + log_f
-        ridge = torch.maximum(token["ridge"], entry.amax(1).double())
-        narrow = _growth(token["ridge"], ridge)[1].to(logits.dtype)
-        token["ridge"] = ridge
+        entry_peak = torch.maximum(token["entry_peak"], entry.amax(1).double())
+        narrow = _growth(token["entry_peak"], entry_peak)[1].to(logits.dtype)
+        token["entry_peak"] = entry_peak
         if products is not None:
             products *= narrow.unsqueeze(1) * narrow
         self.gathers *= narrow.unsqueeze(1)
@@ -79,7 +79,7 @@ class Epilogue:
         token["sum"] += e.sum(1).double()
         token["weighted"] += torch.where(e > 0, e * below, 0).sum(1).double()
         token["squares"] += e.square().sum(1).double()
-        logits.copy_((entry - _finite(ridge).to(logits.dtype).unsqueeze(1)).exp())
+        logits.copy_((entry - _finite(entry_peak).to(logits.dtype).unsqueeze(1)).exp())
         inside = (self.distinct >= first) & (self.distinct < first + columns)
         gathered = logits[:, (self.distinct - first).clamp(0, columns - 1)]
         self.gathers = torch.where(inside, gathered, self.gathers)
@@ -91,12 +91,12 @@ class Epilogue:
         return [sums.contiguous() for sums in self.sums]
 
     def reduce(
-        self, products: Tensor, inner: Tensor, offsets: Tensor, tilt: Tensor, label: Tensor
+        self, products: Tensor, inner: Tensor, offsets: Tensor, coefficient: Tensor, label: Tensor
     ) -> Tensor:
         """K_ij = sum of <delta_t, delta_s> <h_t, h_s>, t in i, s in j (docs/method.md 1.1)."""
         d = mirrored(products.double())
-        cross = (self.gathers.double() * tilt.unsqueeze(1))[:, self.label_index] * label
-        d = d * (tilt.unsqueeze(1) * tilt) - cross - cross.T
+        cross = (self.gathers.double() * coefficient.unsqueeze(1))[:, self.label_index] * label
+        d = d * (coefficient.unsqueeze(1) * coefficient) - cross - cross.T
         same = self.label_index.unsqueeze(1) == self.label_index
         d += torch.where(same, label.unsqueeze(1) * label, 0.0)
         d *= mirrored(inner.double())

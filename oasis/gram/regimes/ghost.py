@@ -45,7 +45,11 @@ def finish(
     """The operator's outputs from a visit of the whole vocabulary."""
     r = problem.results(epilogue.token)
     gram = epilogue.reduce(
-        products, inner, offsets(problem.tokens), r.tilt * r.lift, r.tilt * r.pull
+        products,
+        inner,
+        offsets(problem.tokens),
+        r.coefficient * r.entry_share,
+        r.coefficient * r.label_share,
     )
     return problem.outputs(gram, r.metrics, problem.sample_sketches(deltas, hidden, r))
 
@@ -71,11 +75,13 @@ class Part:
 def merge(problem: Problem, parts: list[Part], inner: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
     """The whole from its disjoint parts, h h^T and the sketches [T, m] of h: an online softmax.
 
-    E of every part was taken against its own ridge; each shrinks by exp(own - common ridge), on
-    both sides of the products, and its sums by exp(own - common peak).
+    E of every part was taken against its own largest entry; each shrinks by exp(own - common
+    `entry_peak`), on both sides of the products, and its sums by exp(own - common `peak`).
     """
     states = [dict(zip(FIELDS, part.token, strict=True)) for part in parts]
-    common = {f: torch.stack([s[f] for s in states]).amax(0) for f in ("peak", "ridge", "maximum")}
+    common = {
+        f: torch.stack([s[f] for s in states]).amax(0) for f in ("peak", "entry_peak", "maximum")
+    }
     epilogue = problem.epilogue()
     total = {f: torch.zeros_like(common["peak"]) for f in FIELDS} | common
     products, gathers = torch.zeros_like(parts[0].products), torch.zeros_like(parts[0].gathers)
@@ -86,7 +92,7 @@ def merge(problem: Problem, parts: list[Part], inner: Tensor, hidden: Tensor) ->
         total["weighted"] += factor * (s["weighted"] + grown * s["sum"])
         total["squares"] += factor.square() * s["squares"]
         total["label_logit"] += s["label_logit"]  # zero but in the part that holds the label
-        narrow = _shrink(s["ridge"], common["ridge"])[1].to(products.dtype).unsqueeze(1)
+        narrow = _shrink(s["entry_peak"], common["entry_peak"])[1].to(products.dtype).unsqueeze(1)
         products += part.products * narrow * narrow.T
         gathers += part.gathers * narrow
         deltas += part.deltas * narrow

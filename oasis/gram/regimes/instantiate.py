@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oasis.gram.algebra import add_lower_products, mirrored, offsets
 from oasis.gram.problem import BLOCK_ELEMENTS, Problem
-from oasis.gram.results import unit_tilts
+from oasis.gram.results import unit_coefficients
 
 _STREAMED = 128  # samples up to which the streaming Gram beats a matrix product
 
@@ -25,13 +25,13 @@ def instantiate(problem: Problem) -> tuple[Tensor, ...]:
         first_pass.block(logits, first, None)
     r = problem.results(first_pass.token)
 
-    # delta_t = tilt (E_t - pull e_y), E relative to the results' base: the tilt goes to h, the
-    # label's column into E.
-    tilt, top = unit_tilts(r.tilt, problem.owner, samples)
-    tilted = h * tilt.to(h.dtype).unsqueeze(1)
-    pull = r.pull.to(h.dtype)
+    # delta_t = coefficient (E_t - label_share e_y), E relative to the results' base: the
+    # coefficient goes to h, the label's column into E.
+    coefficient, top = unit_coefficients(r.coefficient, problem.owner, samples)
+    scaled = h * coefficient.to(h.dtype).unsqueeze(1)
+    label_share = r.label_share.to(h.dtype)
     second_pass = problem.epilogue(gathers=False)
-    for f in ("peak", "ridge"):  # final, so that E is never rescaled; its sums are not used
+    for f in ("peak", "entry_peak"):  # final, so that E is never rescaled; its sums are not used
         second_pass.token[f].copy_(r.base)
 
     size = min(max(16, BLOCK_ELEMENTS // (samples * width)), problem.block_size(count))
@@ -44,12 +44,12 @@ def instantiate(problem: Problem) -> tuple[Tensor, ...]:
         second_pass.block(logits, first, None)
         columns = logits.shape[1]
         inside = ((problem.labels >= first) & (problem.labels < first + columns)).nonzero()[:, 0]
-        logits[inside, problem.labels[inside] - first] = -pull[inside]
+        logits[inside, problem.labels[inside] - first] = -label_share[inside]
         block = gradients[:, :columns]
         for i in range(samples):
             rows = slice(bounds[i], bounds[i + 1])
             if rows.start < rows.stop:
-                torch.mm(logits[rows].T, tilted[rows], out=block[i])
+                torch.mm(logits[rows].T, scaled[rows], out=block[i])
         if samples <= _STREAMED:  # few long rows: bound by memory, and summed in float64
             gram += torch.ops.oasis.grad_gram([block])
         else:

@@ -261,8 +261,8 @@ def _convert(gguf: Path, target: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(**source)
     model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     # transformers holds a model read from GGUF to be quantised still and refuses to save it.
-    model.hf_quantizer = None
-    model.is_quantized = False
+    for attribute, value in {"hf_quantizer": None, "is_quantized": False}.items():
+        setattr(model, attribute, value)
     for owner, attribute in ((model.config, "quantization_config"), (model, "quantization_method")):
         if hasattr(owner, attribute):
             delattr(owner, attribute)

@@ -174,8 +174,9 @@ class LlavaCollator:
             counted = "image_grid_thw" if "image_grid_thw" in batch else "pixel_values"
             batch[COUNTS] = torch.tensor([len(row.get(counted, ())) for row in rows])
         for key in (TASK, ITEM):
-            if all(isinstance(item, dict) and key in item for item in items):
-                batch[key] = torch.tensor([item[key] for item in items])
+            values = [item[key] for item in items if isinstance(item, dict) and key in item]
+            if len(values) == len(items):
+                batch[key] = torch.tensor(values)
         return batch
 
     def _pad(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -210,7 +211,7 @@ class LlavaCollator:
                     raise ValueError(
                         f"conversation {talk.id!r}: the processor's chat template does not write "
                         f"turn {at} as the continuation of those before it, so its tokens can't be "
-                        "told; expected a template that only appends"
+                        "found; expected a template that only appends"
                     )
                 labels[len(asked) : len(answered)] = answered[len(asked) :]
         token = getattr(self.processor, "image_token_id", None)

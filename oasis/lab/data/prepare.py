@@ -44,9 +44,10 @@ def prepare(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Prepared:
     settings = config.data
     if config.preset is None:
         loaded = load(settings, tokenizer, config.max_length, config.data_seed)
-        numbers = [task.train.numbers for task in loaded.tasks]
         items = Items(loaded.store, range(loaded.store.count))
-        return Prepared(loaded.tasks, items, numbers, said=loaded.said, digest=loaded.digest)
+        return Prepared(
+            loaded.tasks, items, loaded.arrivals, said=loaded.said, digest=loaded.digest
+        )
     tasks = read_preset(
         config.preset,
         settings.path[0],
@@ -56,7 +57,7 @@ def prepare(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Prepared:
         seed=config.data_seed,
     )
     prepared = numbered(tasks, tokenizer, config.max_length)
-    said = [line for task in tasks for line in _told(task)]
+    said = [line for task in tasks for line in _other_answers(task)]
     said += [line for task in prepared.tasks for line in _cut(task, config.max_length)]
     digest = hashlib.sha256(repr(tasks).encode()).hexdigest()
     return replace(prepared, said=said, digest=digest)
@@ -86,7 +87,7 @@ def numbered(
     return Prepared(encoded, items, arrivals[:-1], arrivals[-1])
 
 
-def _told(task: Task) -> list[str]:
+def _other_answers(task: Task) -> list[str]:
     """How many answers of a task are none of its choices."""
     if not task.choices:
         return []
@@ -106,7 +107,7 @@ def _cut(task: EncodedTask, max_length: int) -> list[str]:
 
 def _packaged(config: RunConfig) -> list[Task]:
     tasks = []
-    for name, arrivals in zip(config.tasks, config.arrivals_per_task, strict=True):
+    for name, arrivals in zip(config.tasks, config.counted_arrivals, strict=True):
         repeats = int(arrivals * config.repeats)
         task = packaged.load(
             name,
@@ -124,7 +125,7 @@ def _packaged(config: RunConfig) -> list[Task]:
 def _off_task(config: RunConfig) -> tuple[str, list[Example]]:
     if config.off_task is None:
         return "", []
-    count = round(sum(config.arrivals_per_task) * config.off_task_share)
+    count = round(sum(config.counted_arrivals) * config.off_task_share)
     source = packaged.load(
         config.off_task, train=count, test=1, words=config.words, seed=config.data_seed
     )

@@ -26,7 +26,7 @@ class Stream(IterableDataset):
     In a DataLoader with workers the first worker yields the stream and the others nothing, whatever
     the loader's batch size, so that it comes once and in order. More than one worker gains nothing:
     a stream has no parts that could be drawn apart, and what a worker is asked for (single items,
-    or how many at a time) it is not told.
+    or how many at a time) it does not learn.
     """
 
     def __init__(self, tasks: Sequence[Sequence[dict]], batch_size: int, seed: int) -> None:

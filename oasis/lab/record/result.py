@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from oasis.lab.config import RunConfig
 from oasis.lab.record.accuracy import a_avg, a_last
@@ -105,9 +105,18 @@ def _losses(events: Sequence[Event]) -> list[dict[str, float]]:
     return [found[k] for k in sorted(found)]
 
 
-def _parts(events: Sequence[Event]) -> dict[str, float]:
-    kinds = {"score": "selection", "train": "step", "evaluation": "evaluation"}
-    return {f"{name}_seconds": spent(events, kind) for name, kind in kinds.items()}
+class _Parts(TypedDict):
+    score_seconds: float
+    train_seconds: float
+    evaluation_seconds: float
+
+
+def _parts(events: Sequence[Event]) -> _Parts:
+    return {
+        "score_seconds": spent(events, "selection"),
+        "train_seconds": spent(events, "step"),
+        "evaluation_seconds": spent(events, "evaluation"),
+    }
 
 
 def spent(events: Sequence[Event], *kinds: str) -> float:
@@ -116,7 +125,8 @@ def spent(events: Sequence[Event], *kinds: str) -> float:
     return sum(
         event["seconds"]
         for event in events
-        if event["type"] not in ("start", "end")
+        if event["type"] != "start"
+        and event["type"] != "end"
         and (not kinds or event["type"] in kinds)
         and not (event["type"] == "evaluation" and event["after_task"] == -1)
     )

@@ -153,6 +153,7 @@ def relative(groups: Sequence[Group]) -> Figure | None:
         figure, axes = _single(HALF, 3.5)
         fewest = min(z.size for _, z in shown)
         edges = np.linspace(-Z_RANGE, Z_RANGE, 51 if fewest >= 1000 else 21)
+        bins = edges.tolist()
         for group, z in shown:
             # Weights, not density=True: what lies outside the range still counts.
             weights = np.full(z.size, 1 / (z.size * (edges[1] - edges[0])))
@@ -162,8 +163,8 @@ def relative(groups: Sequence[Group]) -> Figure | None:
             if outside:
                 label += f", {100 * outside:.2g} % beyond ±{Z_RANGE:g}"
             look = {"weights": weights, "color": group.color}
-            axes.hist(z, edges, histtype="stepfilled", alpha=0.45, label=label, **look)
-            axes.hist(z, edges, histtype="step", linewidth=1.2, **look)
+            axes.hist(z, bins, histtype="stepfilled", alpha=0.45, label=label, **look)
+            axes.hist(z, bins, histtype="step", linewidth=1.2, **look)
             cuts = [b.threshold for run in group.runs for b in run.batches[-WINDOW:]]
             cuts = [cut for cut in cuts if cut is not None and abs(cut) < Z_RANGE]
             if cuts:

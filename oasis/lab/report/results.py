@@ -96,8 +96,9 @@ def welch(ours: Sequence[float], theirs: Sequence[float]) -> Welch:
         return Welch(difference, n, None, "one seed: no test")
     if not _varies(ours) and not _varies(theirs):
         return Welch(difference, n, None, "no spread: no test")
-    _, p = stats.ttest_ind(ours, theirs, equal_var=False)
-    return Welch(difference, n, float(p))
+    test = stats.ttest_ind(ours, theirs, equal_var=False)
+    p = float(test.pvalue)  # pyright: ignore[reportAttributeAccessIssue] # made as it is imported
+    return Welch(difference, n, p)
 
 
 def _sum(a: float | None, b: float | None) -> float | None:

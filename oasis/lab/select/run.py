@@ -25,6 +25,7 @@ from oasis.lab.record.log import finite
 from oasis.lab.select.files import Files
 from oasis.lab.select.score import Scorer, reasons
 from oasis.lab.select.settings import SelectSettings
+from oasis.policies.base import wants_length
 
 SAVE_SECONDS = 5.0  # between two states on disk
 
@@ -98,9 +99,9 @@ class _Selecting:
         self.settings, self.files, self.progress = settings, files, progress
         if overwrite:
             files.discard()
-        self.told = settings.told()
+        self.described = settings.as_json()
         self.saved = files.state()
-        if self.saved is not None and json.loads(self.saved["settings"]) != self.told:
+        if self.saved is not None and json.loads(self.saved["settings"]) != self.described:
             raise ValueError(
                 f"out: {files.folder} holds a selection with other settings that did not come to "
                 "its end; go on with those, or --overwrite starts anew"
@@ -122,7 +123,7 @@ class _Selecting:
             self.settings.model, device, choose_dtype(self.settings.dtype, device)
         )
         policy = self.settings.make_policy()
-        if getattr(policy, "total_batches", 0) is None:
+        if wants_length(policy):
             policy.total_batches = sum(bool(group.candidates) for group in self._groups(tokenizer))
         scorer = Scorer(
             model, tokenizer, policy, layer=self.settings.layer, seed=self.settings.seed
@@ -136,7 +137,7 @@ class _Selecting:
     def _open(self, scorer: Scorer) -> None:
         if self.saved is None:
             self.files.open()
-            self.files.note(json.dumps({"type": "start", **self.told}))
+            self.files.note(json.dumps({"type": "start", **self.described}))
             return
         scorer.load_state_dict(self.saved["scorer"])
         self.files.open(tuple(self.saved["sizes"]))
@@ -196,12 +197,12 @@ class _Selecting:
             for row, found in zip(group.rows, group.encoded, strict=True)
             if isinstance(found, Encoded)
         ]
-        told: Iterator[dict[str, Any]] = iter(())
+        lines: Iterator[dict[str, Any]] = iter(())
         if candidates:
-            told = iter(reasons(*scorer.observe(candidates), keys))
+            lines = iter(reasons(*scorer.observe(candidates), keys))
         for row, found in zip(group.rows, group.encoded, strict=True):
             if isinstance(found, Encoded):
-                line = next(told)
+                line = next(lines)
                 outcome.candidates += 1
                 outcome.cut += found.cut > 0
                 outcome.kept += line["kept"]
@@ -217,7 +218,7 @@ class _Selecting:
         self.outcome.seconds += time.perf_counter() - self.started
         self.started = time.perf_counter()
         self.files.save(
-            settings=json.dumps(self.told),
+            settings=json.dumps(self.described),
             counts=self.outcome.counts(),
             seconds=self.outcome.seconds,
             digest=self.digest.hexdigest(),

@@ -99,14 +99,14 @@ def reasons(
     )
     found = []
     for row, key in enumerate(keys):
-        told: dict[str, Any] = {"key": key, "kept": bool(kept[row])}
-        told["score"] = None if score is None else float(score[row])
-        told["z"] = None if z is None else float(z[row])
+        line: dict[str, Any] = {"key": key, "kept": bool(kept[row])}
+        line["score"] = None if score is None else float(score[row])
+        line["z"] = None if z is None else float(z[row])
         if selection.weight is not None and kept[row]:
-            told["weight"] = float(selection.weight[row])
+            line["weight"] = float(selection.weight[row])
         if not kept[row]:
-            told |= _why(row, selection, signals, score, adjusted, keys)
-        found.append(told)
+            line |= _why(row, selection, signals, score, adjusted, keys)
+        found.append(line)
     return found
 
 
@@ -127,8 +127,8 @@ def _why(
     if not len(picks) or not lost or score[row] < adjusted[picks].min():
         return {"why": "low"}
     gram = signals.gram.cpu().double()
-    scale = gram.diagonal().clamp(min=torch.finfo(torch.float64).tiny).sqrt()
-    cosine = gram[row, picks] / (scale[row] * scale[picks])
+    norm = gram.diagonal().clamp(min=torch.finfo(torch.float64).tiny).sqrt()
+    cosine = gram[row, picks] / (norm[row] * norm[picks])
     closest = int(cosine.abs().argmax())
     return {
         "why": "redundant",

@@ -75,7 +75,7 @@ class SelectSettings:
         except TypeError as error:
             raise ValueError(f"policy {self.policy!r}: {error}") from error
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """What the outcome depends on, as JSON has it."""
         names = ("model", "ratio", "policy", "options", "seed", "batch_size", "max_length")
         more = ("layer", "device", "dtype")

@@ -75,9 +75,9 @@ def _spans(sizes: Tensor, groups: Tensor) -> Tensor:
     >>> _spans(torch.tensor([2, 0, 3]), torch.tensor([2, 0]))
     tensor([2, 3, 4, 0, 1])
     """
-    sizes, groups = sizes.cpu(), groups.cpu()
-    first = sizes.cumsum(0) - sizes
-    spans = [torch.arange(first[g], first[g] + sizes[g]) for g in groups.tolist()]
+    ends = sizes.cpu().cumsum(0)
+    starts = (ends - sizes.cpu()).tolist()
+    spans = [torch.arange(starts[g], int(ends[g])) for g in groups.tolist()]
     return torch.cat([torch.empty(0, dtype=torch.int64), *spans])
 
 

@@ -32,7 +32,8 @@ def fingerprint(module: nn.Module, *context: object) -> str:
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of how a tokenizer makes ids of a text."""
-    parts = {"class": type(tokenizer).__name__, "special": str(tokenizer.special_tokens_map)}
+    special = str(tokenizer.special_tokens_map)
+    parts: dict[str, object] = {"class": type(tokenizer).__name__, "special": special}
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         rules = json.loads(backend.to_str())
         # The last call's own, which would make another tokenizer of it each time.

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from oasis.train.frozen.hidden_store import HiddenStore, fingerprint, tokenizer_fingerprint
 
@@ -117,7 +117,7 @@ class FrozenPrefix(nn.Module):
         texts = self._texts(input_ids, mask)
         missing = {t.key: t for t in texts if len(t.ids) and t.key not in self.states}
         if missing and self.store is not None:
-            missing = self._load(missing)
+            missing = self._load(self.store, missing)
         self._compute(missing)
         out = self.weight.new_zeros(*input_ids.shape, self.weight.shape[1])
         for index, text in enumerate(texts):
@@ -159,12 +159,12 @@ class FrozenPrefix(nn.Module):
         rows = zip(input_ids.cpu(), (mask != 0).cpu(), strict=True)
         return [Text.of(row, attended, self.pad_token_id) for row, attended in rows]
 
-    def _load(self, missing: dict[bytes, Text]) -> dict[bytes, Text]:
+    def _load(self, store: HiddenStore, missing: dict[bytes, Text]) -> dict[bytes, Text]:
         """Take from the store what it has; returns what is still missing."""
-        self.store.refresh()
+        store.refresh()
         device = self.weight.device
         for key in list(missing):
-            found = self.store.get(_name(key))
+            found = store.get(_name(key))
             if found is not None:
                 self.states[key] = found.to(device)
                 del missing[key]
@@ -203,7 +203,7 @@ class Skip(nn.Module):
 
 
 def freeze_below(
-    model: nn.Module,
+    model: PreTrainedModel,
     blocks: int,
     pad_token_id: int,
     folder: str | Path | None = None,
@@ -264,7 +264,7 @@ def freeze_below(
 
 
 def _remember_mask(backbone: Backbone, args: tuple, kwargs: dict) -> None:
-    """A token embedding is not told of the mask that its backbone is called with."""
+    """A token embedding does not get the mask that its backbone is called with."""
     backbone.embed_tokens.attention_mask = kwargs.get("attention_mask")
 
 

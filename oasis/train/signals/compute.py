@@ -71,6 +71,9 @@ def compute(
         raise ValueError(head.error)
     where = targets(labels)
     found: dict[str, Tensor | None] = {}
+    # Now, since a forward under FSDP leaves other tensors in their places.
+    groups = _groups(model, needs)
+    last_weights = list(last_block(model).parameters()) if block else []
     calls = []
 
     def capture(module: nn.Module, hidden: Tensor) -> Tensor:
@@ -97,9 +100,6 @@ def compute(
         if differentiated:
             stack.enter_context(_gradients(model))
             stack.enter_context(grads.watch(model, tuple(labels.shape)))
-            # Now, since a forward under FSDP leaves other tensors in their places.
-            groups = _groups(model, needs)
-            last = list(last_block(model).parameters()) if block else []
         output = model(**model_inputs(model, batch))
         if len(calls) != 1:
             raise RuntimeError(NOT_CALLED.format(len(calls)))
@@ -108,7 +108,7 @@ def compute(
             losses = mean_losses(logits, labels, where)
             found.update(grads.sketches(losses[:count], groups))
             if block:
-                gram, rows = grads.gram(losses, last, SKETCH * ("sketch" in block))
+                gram, rows = grads.gram(losses, last_weights, SKETCH * ("sketch" in block))
                 found.update(_grams(gram, rows, block, count))
     return found
 

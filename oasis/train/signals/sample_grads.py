@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,16 @@ def check_sharding(model: nn.Module) -> bool:
         f"model: got weights sharded by {kind}, which shows no gradient of a single sample; use "
         f"{instead}, or {USE_HEAD}"
     )
+
+
+class _Sum(Protocol):
+    """What is made of the gradients, piece by piece."""
+
+    def add(self, name: str, start: int, values: Tensor, rows: slice) -> None:
+        """Account for gradients [rows, ...] of a weight whose place in the long vector is known."""
+
+
+S = TypeVar("S", bound=_Sum)
 
 
 class _Sketches:
@@ -96,7 +107,7 @@ class SampleGradients:
         self._hooked: set[str] = set()
         self._wanted: dict[str, set[str]] | None = None  # while a backward pass is listened to
         self._count = 0
-        self._out: dict[str, _Sketches | _Kept] = {}
+        self._out: Mapping[str, _Sum] = {}
         self._sums: dict[str, Tensor] = {}
 
     @contextlib.contextmanager
@@ -180,8 +191,8 @@ class SampleGradients:
         Raises:
             ValueError: sharded weights that the hooks cannot see.
         """
-        self._run(losses, groups, lambda: _Sketches(self.sketch, losses))
-        return {group: out.total.float() for group, out in self._out.items()}
+        sums = self._run(losses, groups, lambda: _Sketches(self.sketch, losses))
+        return {group: out.total.float() for group, out in sums.items()}
 
     def gram(
         self, losses: Tensor, parameters: Sequence[nn.Parameter], sketch: int = 0
@@ -191,9 +202,7 @@ class SampleGradients:
 
         As `sketches`, but N gradients of all of `parameters` are held at a time.
         """
-        self._run(losses, {"kept": parameters}, lambda: _Kept(losses))
-        kept = self._out["kept"].by_weight
-        self._out = {}
+        kept = self._run(losses, {"": parameters}, lambda: _Kept(losses))[""].by_weight
         rows = losses.new_zeros(len(losses), sketch, dtype=torch.float64)
         if not kept:  # no row has a label
             return losses.new_zeros(len(losses), len(losses), dtype=torch.float64), rows
@@ -207,23 +216,22 @@ class SampleGradients:
         self,
         losses: Tensor,
         groups: Mapping[str, Sequence[nn.Parameter]],
-        make: Callable[[], _Sketches | _Kept],
-    ) -> None:
+        make: Callable[[], S],
+    ) -> dict[str, S]:
         names = {id(p): name for name, p in self._trained.items()}
         wanted = {g: {names[id(p)] for p in ps if p.requires_grad} for g, ps in groups.items()}
         with torch.autocast(losses.device.type, enabled=False):
-            if not self._attempt(losses, wanted, make):
-                self._attempt(losses, wanted, make)
+            while (sums := self._attempt(losses, wanted, make)) is None:
+                pass  # with fewer weights left to the hooks each time
+        self._out = {}
+        return sums
 
     def _attempt(
-        self,
-        losses: Tensor,
-        wanted: dict[str, set[str]],
-        make: Callable[[], _Sketches | _Kept],
-    ) -> bool:
-        """False where a weight turned out to be one for the loop."""
+        self, losses: Tensor, wanted: dict[str, set[str]], make: Callable[[], S]
+    ) -> dict[str, S] | None:
+        """None where a weight turned out to be one for the loop."""
         self._count = len(losses)
-        self._out = {group: make() for group in wanted}
+        self._out = sums = {group: make() for group in wanted}
         self._sums = {}
         if not losses.requires_grad:
             raise ValueError(NO_GRADIENT)
@@ -233,8 +241,7 @@ class SampleGradients:
         self._check_loop(loop)
         self._wanted = wanted
         try:
-            if hooked:
-                totals = self._grad(losses.sum(), hooked)
+            totals = self._grad(losses.sum(), hooked) if hooked else {}
         finally:
             self._wanted = None
         if hooked and not loop and all(total is None for total in totals.values()):
@@ -243,13 +250,13 @@ class SampleGradients:
         if wrong:
             self._wrong |= wrong
             self._hooked -= wrong
-            return False
+            return None
         for row, loss in enumerate(losses if loop else ()):
             for name, grad in self._grad(loss, loop).items():
                 if grad is not None:
                     values = grad.to(torch.promote_types(grad.dtype, torch.float32))
                     self._add(wanted, name, values.reshape(1, -1), slice(row, row + 1))
-        return True
+        return sums
 
     def _check_loop(self, names: list[str]) -> None:
         """ValueError for weights that would need a backward pass per sample where they are sharded:

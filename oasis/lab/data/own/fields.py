@@ -76,15 +76,15 @@ class Layout:
         if self.kind == WHOLE:
             return Sample(row.key, WHOLE, (("assistant", _text(row, self.names[0])),))
         question, context, answer = self.names
-        if isinstance(row.values.get(question), list):  # turns that end in a question
+        if isinstance(_value(row, question), list):  # turns that end in a question
             asked = _turns(row, question)
-            replied = row.values.get(answer)
+            replied = _value(row, answer)
             said = _turns(row, answer) if isinstance(replied, list) else (
                 ("assistant", _text(row, answer)),
             )  # fmt: skip
             return Sample(row.key, CHAT, (*asked, *said))
         prompt = _text(row, question)
-        more = _text(row, context) if row.values.get(context) is not None else ""
+        more = _text(row, context) if _value(row, context) is not None else ""
         prompt = f"{prompt}\n{more}" if more.strip() else prompt
         return Sample(row.key, PAIR, (("user", prompt), ("assistant", _text(row, answer))))
 
@@ -146,6 +146,10 @@ def _fields(row: Row) -> str:
     return "the fields " + ", ".join(f'"{name}"' for name in row.values) if row.values else "none"
 
 
+def _value(row: Row, name: str | None) -> Any:
+    return None if name is None else row.values.get(name)
+
+
 def _text(row: Row, name: str | None) -> str:
     if name not in row.values:
         raise ValueError(f'{row.key}: no field "{name}", got {_fields(row)}')
@@ -177,11 +181,11 @@ def _turn(turn: Any, key: str, where: str) -> tuple[str, str]:
     if not isinstance(turn, dict):
         raise ValueError(f"{key}: got {kind_of(turn)} as {where}, expected an object")
     named = ("role", "content") if "role" in turn else ("from", "value")
-    role = turn.get(named[0])
-    role = ROLES.get(role, role) if isinstance(role, str) else role
-    if role not in ROLES.values():
+    given = turn.get(named[0])
+    role = ROLES.get(given, given) if isinstance(given, str) else None
+    if role is None or role not in ROLES.values():
         raise ValueError(
-            f'{key}: got the role {role!r} in {where}, expected "role" or "from" with one of '
+            f'{key}: got the role {given!r} in {where}, expected "role" or "from" with one of '
             f"{', '.join(dict.fromkeys((*ROLES.values(), *ROLES)))}"
         )
     if turn.get("tool_calls"):

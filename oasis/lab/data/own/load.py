@@ -56,7 +56,7 @@ class Counts:
 
     def losses(self, max_length: int) -> list[str]:
         """What was not taken as it is, in words."""
-        told = {
+        reasons = {
             f"cut to {max_length} tokens": self.cut,
             "left out, for the answer leaves no room": self.dropped,
             "left out, for they are empty": self.empty,
@@ -64,7 +64,7 @@ class Counts:
                 self.last_only
             ),
         }
-        return [f"{count} {what}" for what, count in told.items() if count]
+        return [f"{count} {what}" for what, count in reasons.items() if count]
 
 
 @dataclass
@@ -82,10 +82,13 @@ class _Task:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Tasks, the store that holds their rows, what there is to say, and a digest of all of it."""
+    """Tasks, the store that holds their rows, the numbers there of each task's training rows, what
+    there is to say, and a digest of all of it.
+    """
 
     tasks: list[EncodedTask]
     store: Store
+    arrivals: list[Sequence[int]]
     said: list[str]
     digest: str
 
@@ -124,7 +127,8 @@ class _Loader:
             self._read(source, name, held_out=True)
         tasks = [self._finish(task) for task in self.tasks.values()]
         said = [line for task in self.tasks.values() for line in self._said(task)]
-        return Loaded(tasks, self.store, said, self.digest.hexdigest())
+        arrivals: list[Sequence[int]] = [task.train for task in self.tasks.values()]
+        return Loaded(tasks, self.store, arrivals, said, self.digest.hexdigest())
 
     def _read(self, source: str, name: str, held_out: bool) -> None:
         column = self.settings.task

@@ -167,12 +167,13 @@ def _cells(names: list[str], cells: list[str], key: str) -> dict[str, Any]:
 
 def _parquet(path: Path) -> Iterator[Row]:
     import datasets
+    from datasets.exceptions import DatasetGenerationError
 
     try:
         # As a stream: otherwise `datasets` makes a copy of it in its cache.
         rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
         yield from _dataset(rows, str(path))
-    except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
+    except (OSError, ValueError, DatasetGenerationError) as error:
         raise ValueError(f"{path}: not a Parquet file that can be read ({error})") from error
 
 
@@ -182,17 +183,18 @@ def _saved(path: Path, split: str) -> Iterator[Row]:
     rows = datasets.load_from_disk(str(path))
     if isinstance(rows, datasets.DatasetDict):
         if split not in rows:
-            raise ValueError(f"data.split: got {split!r}, {path} has {', '.join(rows)}")
+            raise ValueError(f"data.split: got {split!r}, {path} has {', '.join(map(str, rows))}")
         rows, path = rows[split], path / split
     return _dataset(rows, str(path))
 
 
 def _hub(name: str, split: str, subset: str | None, streaming: bool) -> Iterator[Row]:
     import datasets
+    from datasets.exceptions import DatasetGenerationError
 
     try:
         rows = datasets.load_dataset(name, subset, split=split, streaming=streaming)
-    except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
+    except (OSError, ValueError, DatasetGenerationError) as error:
         raise OSError(
             f"data: no file {name}, and the Hugging Face hub gave nothing ({error})"
         ) from error

@@ -127,7 +127,7 @@ def _templated(sample: Sample, tokenizer: PreTrainedTokenizerBase, max_length: i
     if lost and labels.count(IGNORED) == len(labels):
         raise ValueError(
             f"{sample.key}: the tokenizer's chat template does not write the answer behind what "
-            "asks for it, so its tokens can't be told; data.chat: false writes turns without it"
+            "asks for it, so its tokens can't be found; data.chat: false writes turns without it"
         )
     first = whole[:1] if whole[:1] == [tokenizer.bos_token_id] else []
     own = list(zip(whole, labels, strict=True))[len(first) :]
@@ -138,7 +138,8 @@ def _templated(sample: Sample, tokenizer: PreTrainedTokenizerBase, max_length: i
 def _apply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict], **more: Any) -> list[int]:
     if not messages:
         return []
-    return tokenizer.apply_chat_template(list(messages), tokenize=True, return_dict=False, **more)
+    ids = tokenizer.apply_chat_template(list(messages), tokenize=True, return_dict=False, **more)
+    return ids  # pyright: ignore[reportReturnType] # of these arguments come ids
 
 
 def _fit(first: list[int], parts: Parts, max_length: int) -> Encoded:
@@ -177,7 +178,8 @@ def _space(before: str, after: str) -> str:
 
 
 def _end(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    eos = tokenizer.eos_token_id
+    return [eos] if isinstance(eos, int) else []
 
 
 def choice_ids(
