@@ -52,24 +52,32 @@ def trainer_of(
 
 def parse(arguments: Sequence[str], options: type[Options]) -> tuple[RunConfig, Options]:
     """`CONFIG.yaml [key=value ...]`: fields of the dataclass `options`, else of `RunConfig`."""
+    path, rest, chosen = split(arguments, options)
+    return RunConfig.load(path, rest), chosen  # RunConfig says what is wrong with it, if anything
+
+
+def split(arguments: Sequence[str], options: type[Options]) -> tuple[str, list[str], Options]:
+    """`FILE.yaml [key=value ...]` as the file, what is not for `options`, and the options.
+
+    Raises:
+        ValueError: the value of an option is of another type than its default.
+    """
     if not arguments:
         names = ", ".join(field.name for field in dataclasses.fields(options))
-        raise SystemExit(
-            f"expected CONFIG.yaml [key=value ...]; beside the run's settings: {names}"
-        )
+        raise SystemExit(f"expected FILE.yaml [key=value ...]; beside the file's settings: {names}")
     path, *overrides = arguments
     own = {field.name: field.default for field in dataclasses.fields(options)}
     chosen, rest = {}, []
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or key not in own:
-            rest.append(text)  # RunConfig says what is wrong with it, if anything
+            rest.append(text)
             continue
         chosen[key] = strict_yaml.parse(value, key)
         if type(chosen[key]) is not type(own[key]):
             expected = type(own[key]).__name__
             raise ValueError(f"{key}: got {chosen[key]!r}, expected {expected}")
-    return RunConfig.load(path, rest), options(**chosen)
+    return path, rest, options(**chosen)
 
 
 def markdown(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

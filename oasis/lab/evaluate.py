@@ -115,32 +115,47 @@ def generated_score(
     return METRICS[metric](texts, [item["answer"] for item in items], asked)
 
 
+def last_states(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[list[int]],
+    batch_size: int = 32,
+) -> torch.Tensor:
+    """[P, D]: what enters the output head at the last token of each of P prompts.
+
+    One forward of `model` as it is (see `evaluating`) for prompts of similar length; the head gets
+    a single position.
+    """
+    collate = Collator(pad_id(tokenizer), "right")
+    states: list[torch.Tensor] = [torch.empty(0)] * len(prompts)
+    rows: list[int] = []
+    last = torch.empty(0)
+
+    def keep(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        for row, state in zip(rows, hidden[torch.arange(len(rows)), last], strict=True):
+            states[row] = state
+        return hidden[:1, -1:]
+
+    with head_hook(model, keep):
+        for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
+            batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
+            last = batch["attention_mask"].sum(dim=1) - 1
+            _logits(model, batch)
+    return torch.stack(states)
+
+
 def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
     """Index of the likeliest choice per prompt, by the logits at the prompt's last token.
 
     Only the rows of the head that belong to the choices are multiplied with. What a model does to
     its logits afterwards (scale, soft cap) rises with them and leaves their order alone.
     """
-    best = [0] * len(prompts)
-    collate = Collator(pad_id(tokenizer), "right")
     weight, bias = head_parameters(unwrap(model).get_output_embeddings())
-    weight, bias = weight[first], None if bias is None else bias[first]
-    last, logits = None, None
-
-    def only_choices(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-        nonlocal logits
-        found = hidden[torch.arange(len(last)), last].to(weight.dtype)
-        logits = torch.nn.functional.linear(found, weight, bias)
-        return hidden[:1, -1:]
-
-    with head_hook(model, only_choices):
-        for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
-            batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
-            last = batch["attention_mask"].sum(dim=1) - 1
-            _logits(model, batch)
-            for row, choice in zip(rows, logits.argmax(dim=1).tolist(), strict=True):
-                best[row] = choice
-    return best
+    states = last_states(model, tokenizer, prompts, batch_size).to(weight.dtype)
+    logits = torch.nn.functional.linear(
+        states, weight[first], None if bias is None else bias[first]
+    )
+    return logits.argmax(dim=1).tolist()
 
 
 def _by_likelihood(model, tokenizer, prompts, choices, batch_size) -> list[int]:
