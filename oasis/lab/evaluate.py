@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 from transformers import PreTrainedTokenizerBase
 
 from oasis.lab.data.encoded import EncodedTask, prompt_of
 from oasis.lab.data.encoding import Collator
 from oasis.lab.metrics import METRICS
 from oasis.names import IGNORED
+from oasis.train.batch.subbatch import targets
 from oasis.train.loss import summed_cross_entropy
 from oasis.train.scoring import evaluating, head_hook, head_parameters, model_inputs, unwrap
 
@@ -152,9 +154,7 @@ def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
     """
     weight, bias = head_parameters(unwrap(model).get_output_embeddings())
     states = last_states(model, tokenizer, prompts, batch_size).to(weight.dtype)
-    logits = torch.nn.functional.linear(
-        states, weight[first], None if bias is None else bias[first]
-    )
+    logits = F.linear(states, weight[first], None if bias is None else bias[first])
     return logits.argmax(dim=1).tolist()
 
 
@@ -169,13 +169,12 @@ def _by_likelihood(model, tokenizer, prompts, choices, batch_size) -> list[int]:
     scores = torch.empty(len(items), dtype=torch.float64)
     for rows in _bucketed([len(item["input_ids"]) for item in items], batch_size):
         batch = collate([items[row] for row in rows])
-        labels = batch["labels"][:, 1:]
-        logits = _logits(model, batch)[:, :-1].float().cpu()
-        kept = labels != IGNORED
-        log_p = torch.zeros(labels.shape, dtype=torch.float64)
-        log_p[kept] = (
-            logits[kept].log_softmax(-1).gather(1, labels[kept][:, None])[:, 0].to(log_p.dtype)
-        )
+        kept = targets(batch["labels"])
+        # Of all logits [N, L, V] none are copied but those of the choices' tokens.
+        logits = _logits(model, batch)[kept].float()
+        wanted = batch["labels"].roll(-1, dims=1)[kept].to(logits.device)
+        log_p = torch.zeros(kept.shape, dtype=torch.float64)
+        log_p[kept] = -F.cross_entropy(logits, wanted, reduction="none").cpu().double()
         scores[torch.tensor(rows)] = log_p.sum(1)
     return scores.view(len(prompts), len(choices)).argmax(1).tolist()
 
