@@ -12,28 +12,37 @@ from torch import Tensor
 
 from oasis import _core
 from oasis.checks import check_buffer
+from oasis.names import WRONGS
 from oasis.operators import launch
 from oasis.operators.buffers import read_buffer
 from oasis.operators.library import implement
 
-LARGEST = 1e150  # beyond, the variance of the scores would overflow, and never decay
 _ONE_BLOCK = 1024  # samples that one block of the kernel looks through fast enough
-_SLACK = 0.01  # what a Gram matrix in low precision may miss Cauchy-Schwarz and symmetry by
-# Codes of what is wrong, as `enum class Wrong` in csrc/include/oasis/usable.h; 0 is nothing.
-NEGATIVE, PRODUCTS, SCORE, SKIPPED, ENTRIES = range(1, 6)
+_LARGEST = _core.LARGEST
 _TOLD = {
-    NEGATIVE: "{gram}: negative diagonal, expected squared norms",
-    PRODUCTS: "{gram}: expected inner products: symmetric, and at most the product of the norms",
-    SCORE: "scores: expected numbers >= 0",
-    SKIPPED: f"{{source}}: samples whose gradients or scores are not finite (or exceed {LARGEST:g})"
-    "; use nonfinite='skip' to leave such samples out",
-    ENTRIES: "{gram}: non-finite entries between samples with finite norms",
+    "negative": "gram: negative diagonal{at}, expected squared norms",
+    "products": "gram: {at}expected inner products: symmetric, and at most the product of the "
+    "norms",
+    "score": "scores: {at}expected numbers >= 0",
+    "skipped": f"{{source}}: {{at}} are not finite (or exceed {_LARGEST:g}); use nonfinite='skip' "
+    "to leave such samples out",
+    "entries": "gram: non-finite entries{at}",
 }
+_SOMEWHERE = {
+    "skipped": "gradients or scores of some samples",
+    "entries": " between samples with finite norms",
+}
+_WRONGS = tuple(WRONGS)
+
+
+def _error(wrong: str, at: str | None = None, source: str = "") -> ValueError:
+    """The error of what is wrong with a batch: `at` says where and what, as far as it is known."""
+    return ValueError(_TOLD[wrong].format(at=at or _SOMEWHERE.get(wrong, ""), source=source))
 
 
 def deferred_error(code: int, source: str) -> ValueError:
     """The error that a batch on a GPU has become, from its code."""
-    return ValueError(_TOLD[code].format(gram="gram", source=source))
+    return _error(_WRONGS[code], source=source)
 
 
 def _gram64(gram: Tensor) -> tuple[Tensor, int]:
@@ -43,18 +52,15 @@ def _gram64(gram: Tensor) -> tuple[Tensor, int]:
     return gram.to(torch.float64).contiguous(), n
 
 
-def _raise_products(fault: int, i: int, j: int, gram: Tensor, name: str) -> None:
-    """What no inner product can be, with its place and its numbers."""
-    if fault == NEGATIVE:
-        raise ValueError(
-            f"{name}: negative diagonal {float(gram[i, i]):g} at {i}, expected squared norms"
-        )
-    if fault == PRODUCTS:
-        raise ValueError(
-            f"{name}: got {float(gram[i, j]):g} at [{i}, {j}] and {float(gram[j, i]):g} at "
-            f"[{j}, {i}] between squared norms {float(gram[i, i]):g} and {float(gram[j, j]):g}; "
-            "expected inner products: symmetric, and at most the product of the norms"
-        )
+def _check_products(gram: Tensor) -> None:
+    """ValueError for what no inner product can be, with its place and its numbers."""
+    code, i, j = _core.inner_products(gram.data_ptr(), len(gram))
+    if code == WRONGS["negative"]:
+        raise _error("negative", f" {float(gram[i, i]):g} at {i}")
+    if code == WRONGS["products"]:
+        there = f"{float(gram[i, j]):g} at [{i}, {j}] and {float(gram[j, i]):g} at [{j}, {i}]"
+        norms = f"{float(gram[i, i]):g} and {float(gram[j, j]):g}"
+        raise _error("products", f"got {there} between squared norms {norms}; ")
 
 
 @implement("inner_products", "CPU", "CUDA")  # reads, on a GPU too: what `oasis.siren` takes
@@ -62,31 +68,22 @@ def _(gram: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     """The Gram matrix as float64, and who is valid; entries among those are finite."""
     matrix, n = _gram64(gram)
     here = matrix.cpu()
-    _raise_products(*_core.inner_products(here.data_ptr(), n), here, "gram")
+    _check_products(here)
     if valid is not None:
         valid = read_buffer("valid", valid, torch.bool, (n,), valid.device)
     known = None if valid is None else valid.cpu()
-    fault, *_ = _core.finite_entries(here.data_ptr(), 0 if known is None else known.data_ptr(), n)
-    if fault:
+    code, *_ = _core.finite_entries(here.data_ptr(), 0 if known is None else known.data_ptr(), n)
+    if code:
         broken = ~here.isfinite()
         if known is not None:
             broken &= known.unsqueeze(0) & known.unsqueeze(1)
         samples = broken.any(1).nonzero().squeeze(1).tolist()
-        raise ValueError(f"gram: non-finite entries in the rows of samples {samples}")
+        raise _error("entries", f" in the rows of samples {samples}")
     if valid is None:
         valid = gram.new_ones(n, dtype=torch.bool)
     else:
         valid = valid.to(gram.device, copy=True)
     return matrix.clone() if matrix.data_ptr() == gram.data_ptr() else matrix, valid
-
-
-def _skipped_error(skipped: Tensor, source: str, measured: bool) -> ValueError:
-    what = "gradients or scores" if measured else "gradients"
-    return ValueError(
-        f"{source}: the {what} of samples {skipped.nonzero().squeeze(1).tolist()} are "
-        f"not finite (or their squared norm exceeds {LARGEST:g}); "
-        "use nonfinite='skip' to leave such samples out"
-    )
 
 
 def _inputs(
@@ -116,10 +113,10 @@ def _(
     matrix, valid, scores, sketch = _inputs(gram, valid, scores, sketch)
     n, width = matrix.shape[0], 0 if sketch is None else sketch.shape[1]
     if source == "gram":  # those of given gradients are inner products
-        _raise_products(*_core.inner_products(matrix.data_ptr(), n), matrix, source)
+        _check_products(matrix)
     left, informativeness = torch.empty_like(matrix), matrix.new_empty(n)
     kept, skipped = (torch.empty(n, dtype=torch.bool) for _ in range(2))
-    fault, at, _ = _core.usable(
+    code, at, _ = _core.usable(
         matrix.data_ptr(),
         0 if valid is None else valid.data_ptr(),
         0 if scores is None else scores.data_ptr(),
@@ -132,12 +129,14 @@ def _(
         kept.data_ptr(),
         skipped.data_ptr(),
     )
-    if fault == SCORE and scores is not None:
-        raise ValueError(f"scores: got {float(scores[at]):g} at {at}, expected numbers >= 0")
-    if fault == SKIPPED:
-        raise _skipped_error(skipped, source, scores is not None)
-    if fault == ENTRIES:
-        raise ValueError("gram: non-finite entries between samples with finite norms")
+    if code == WRONGS["skipped"]:
+        what = "gradients or scores" if scores is not None else "gradients"
+        samples = skipped.nonzero().squeeze(1).tolist()
+        raise _error("skipped", f"the {what} of samples {samples}", source)
+    if code == WRONGS["score"] and scores is not None:
+        raise _error("score", f"got {float(scores[at]):g} at {at}, ")
+    if code:
+        raise _error(_WRONGS[code])
     return left, informativeness, kept, skipped, torch.zeros((), dtype=torch.int64)
 
 
@@ -157,25 +156,25 @@ def usable_on_gpu(
         return launch.usable(matrix, valid, scores, sketch, source == "gram", raises)
     norms = matrix.diagonal()
     own = norms if scores is None else scores
-    finite = (own < LARGEST) & (norms < LARGEST)
+    finite = (own < _LARGEST) & (norms < _LARGEST)
     if sketch is not None:
         finite &= sketch.isfinite().all(1)
     given = torch.ones_like(finite) if valid is None else valid
     skipped = given & ~finite
     kept = given & finite & (own > 0) & (norms > 0)
     left = torch.where(kept.unsqueeze(0) & kept.unsqueeze(1), matrix, 0.0)
-    found = [(ENTRIES, ~left.isfinite())]
+    found = [("entries", ~left.isfinite())]
     if raises:
-        found.append((SKIPPED, skipped))
+        found.append(("skipped", skipped))
     if scores is not None:
-        found.append((SCORE, scores < 0))
+        found.append(("score", scores < 0))
     if source == "gram":
         limit = norms.sqrt().outer(norms.sqrt())
         excess = torch.maximum(matrix.abs() - limit, (matrix - matrix.T).abs())
-        found += [(PRODUCTS, excess > _SLACK * limit), (NEGATIVE, norms < 0)]
+        found += [("products", excess > _core.PRODUCT_SLACK * limit), ("negative", norms < 0)]
     fault = torch.zeros((), dtype=torch.int64, device=gram.device)
-    for code, wrong in found:  # the last is the one that is told
-        fault = torch.where(wrong.any(), code, fault)
+    for name, wrong in found:  # the last is the one that is told
+        fault = torch.where(wrong.any(), WRONGS[name], fault)
     kept = kept & (fault == 0)
     left = torch.where(fault == 0, left, 0.0)
     return left, torch.where(kept, own, 0.0), kept, skipped, fault
