@@ -10,7 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-IGNORED = tl.constexpr(-100)
+from oasis import names
+
+IGNORED = tl.constexpr(names.IGNORED)
 
 
 @triton.jit(do_not_specialize=["tokens", "samples", "vocabulary"])
