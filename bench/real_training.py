@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from transformers import PrinterCallback
 
 from oasis.lab import strict_yaml
-from oasis.lab.arguments import training_arguments
+from oasis.lab.arguments import plan, training_arguments
 from oasis.lab.config import RunConfig
 from oasis.lab.workspace import Workspace
 from oasis.policies import Policy
@@ -34,12 +34,11 @@ def trainer_of(
     The workspace's model carries LoRA while this is open, and none afterwards.
     """
     stream = workspace.stream(config)
+    steps, cpu = plan(config, stream).steps, workspace.device.type == "cpu"
     with workspace.lora(config) as model:
         trainer = kind(
             model=model,
-            args=training_arguments(
-                config, stream.steps, cpu=workspace.device.type == "cpu", progress=False
-            ),
+            args=training_arguments(config, steps, cpu=cpu, progress=False),
             train_dataset=stream,
             data_collator=workspace.collator,
             processing_class=workspace.tokenizer,
