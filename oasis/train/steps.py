@@ -39,10 +39,10 @@ class SelectedSteps(transformers_private.PrivateHooks):
 
     def _over_processes(self, values: Sequence[int]) -> torch.Tensor:
         """These numbers of all processes, [processes, len(values)] int64."""
-        found = torch.tensor([int(value) for value in values], device=self.args.device)
+        found = torch.tensor([int(value) for value in values])
         if self.args.world_size > 1:
-            found = self.accelerator.gather(found)
-        return found.view(-1, len(values)).cpu()
+            found = self.accelerator.gather(found.to(self.args.device)).cpu()
+        return found.view(-1, len(values))
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Summed cross-entropy over the label tokens, each times the weight of its sample where
