@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from transformers import PrinterCallback
 
 from oasis.lab import strict_yaml
-from oasis.lab.arguments import training_arguments
+from oasis.lab.arguments import plan, training_arguments
 from oasis.lab.config import RunConfig
 from oasis.lab.workspace import Workspace
 from oasis.policies import Policy
@@ -34,12 +34,11 @@ def trainer_of(
     The workspace's model carries LoRA while this is open, and none afterwards.
     """
     stream = workspace.stream(config)
+    steps, cpu = plan(config, stream).steps, workspace.device.type == "cpu"
     with workspace.lora(config) as model:
         trainer = kind(
             model=model,
-            args=training_arguments(
-                config, stream.steps, cpu=workspace.device.type == "cpu", progress=False
-            ),
+            args=training_arguments(config, steps, cpu=cpu, progress=False),
             train_dataset=stream,
             data_collator=workspace.collator,
             processing_class=workspace.tokenizer,
@@ -52,24 +51,32 @@ def trainer_of(
 
 def parse(arguments: Sequence[str], options: type[Options]) -> tuple[RunConfig, Options]:
     """`CONFIG.yaml [key=value ...]`: fields of the dataclass `options`, else of `RunConfig`."""
+    path, rest, chosen = split(arguments, options)
+    return RunConfig.load(path, rest), chosen  # RunConfig says what is wrong with it, if anything
+
+
+def split(arguments: Sequence[str], options: type[Options]) -> tuple[str, list[str], Options]:
+    """`FILE.yaml [key=value ...]` as the file, what is not for `options`, and the options.
+
+    Raises:
+        ValueError: the value of an option is of another type than its default.
+    """
     if not arguments:
         names = ", ".join(field.name for field in dataclasses.fields(options))
-        raise SystemExit(
-            f"expected CONFIG.yaml [key=value ...]; beside the run's settings: {names}"
-        )
+        raise SystemExit(f"expected FILE.yaml [key=value ...]; beside the file's settings: {names}")
     path, *overrides = arguments
     own = {field.name: field.default for field in dataclasses.fields(options)}
     chosen, rest = {}, []
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or key not in own:
-            rest.append(text)  # RunConfig says what is wrong with it, if anything
+            rest.append(text)
             continue
         chosen[key] = strict_yaml.parse(value, key)
         if type(chosen[key]) is not type(own[key]):
             expected = type(own[key]).__name__
             raise ValueError(f"{key}: got {chosen[key]!r}, expected {expected}")
-    return RunConfig.load(path, rest), options(**chosen)
+    return path, rest, options(**chosen)
 
 
 def markdown(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

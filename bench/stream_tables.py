@@ -2,9 +2,9 @@
 
 `python -m bench stream_tables` prints, for each of bench/streams/results/*.csv, a table for every
 ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours.
-Where there are several ratios, also what ours is above each rival in the mean over pairs of the
-same ratio and seed (the same stream in the same order), with its standard error and the paired
-t-test. Of wild.csv it draws results/accuracy.png. The columns are those of `oasis compare`.
+Where there are several ratios, and ours, also what ours is above each rival in the mean over pairs
+of the same ratio and seed (the same stream in the same order), with its standard error and the
+paired t-test. Of wild.csv it draws results/accuracy.png. The columns are those of `oasis compare`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def run() -> None:
         for order in dict.fromkeys(v.order for v in found):
             for ratio, group in by_ratio([v for v in found if v.order == order]):
                 table(f"{path.stem}, {100 * ratio:g} %, {order}", HEADER, rows_of(group))
-        if rows.ratio[rows.ratio < 1].nunique() > 1:
+        several = rows.ratio[rows.ratio < 1].nunique() > 1
+        if several and OURS in set(rows.label):  # else there is nothing to compare with
             table(f"{path.stem}, all ratios together", PAIRED, paired(rows))
         if path.stem == "wild":
             figure = accuracy_ranking(found)

@@ -241,6 +241,7 @@ py::dict names() {
   all["rule"] = py::tuple(py::cast(Names<Rule>::all()));
   all["scale"] = py::tuple(py::cast(Names<Scale>::all()));
   all["draw"] = py::tuple(py::cast(Names<Draw>::all()));
+  all["wrong"] = py::tuple(py::cast(Names<Wrong>::all()));
   all["recursion"] = py::tuple(py::cast(Names<Recursion>::all()));
 #define OASIS_STRING(constant, name) #name,
   all["statistic"] = py::tuple(py::cast(std::vector<std::string>{OASIS_STATISTICS(OASIS_STRING)}));
@@ -285,6 +286,9 @@ py::dict build_info() {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Compiled core of oasis. Takes raw addresses; call it through torch.ops.oasis.";
   m.attr("MAX_EXACT") = kMaxExact;
+  m.attr("LARGEST") = kLargest;
+  m.attr("PRODUCT_SLACK") = kProductSlack;
+  m.attr("HEAD_PANEL") = kPanel;
   m.attr("NAMES") = oasis::names();
   m.def("gram", &oasis::gram);
   m.def("sketch", &oasis::sketch);

@@ -10,6 +10,9 @@ from typing import Any, TypedDict
 from typing_extensions import Unpack
 
 MAX_EXACT: int
+LARGEST: float
+PRODUCT_SLACK: float
+HEAD_PANEL: int
 # csrc/include/oasis/names.def: tuples of names by what they are of; "option" has (name, kind).
 NAMES: dict[str, tuple[Any, ...]]
 

@@ -17,6 +17,9 @@ SCALES: tuple[str, ...] = _NAMES["scale"]
 DRAWS: tuple[str, ...] = _NAMES["draw"]
 RECURSIONS: tuple[str, ...] = _NAMES["recursion"]
 
+# Codes by name of what is wrong with a batch by its numbers; 0 is nothing.
+WRONGS: dict[str, int] = {name: at for at, name in enumerate(_NAMES["wrong"])}
+
 # Positions by name in the two state buffers of a Selector.
 STATISTICS: dict[str, int] = {name: at for at, name in enumerate(_NAMES["statistic"])}
 COUNTERS: dict[str, int] = {name: at for at, name in enumerate(_NAMES["counter"])}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ import torch
 from bench.frozen.tables import tables
 from bench.frozen.texts import Pool, pool
 from bench.frozen.training import draw, train
+from bench.real_training import split
 from oasis.lab.compare import Grid
 from oasis.lab.compare.config import Cell
 from oasis.policies import create
@@ -25,19 +26,30 @@ from oasis.policies import create
 FIELDS = ("label", "ratio", "seed", "macro", "micro", "candidates", "selected")
 
 
+@dataclass
+class Options:
+    """seeds: so many, from 0. out: table that is gone on with; nothing: the grid's in runs/frozen.
+    pool: name of the grid whose texts are taken; nothing: this one's."""
+
+    seeds: int = 32
+    out: str = ""
+    pool: str = ""
+
+
 def main(arguments: list[str]) -> None:
-    path, *rest = arguments
-    options = dict(argument.split("=", 1) for argument in rest)
-    seeds = int(options.get("seeds", 32))
+    path, rest, options = split(arguments, Options)
+    if rest:
+        names = ", ".join(field.name for field in fields(Options))
+        raise SystemExit(f"got {rest[0]!r}, expected GRID.yaml and key=value of {names}")
     grid = Grid.load(path, [])
-    out = Path(options.get("out", f"runs/frozen/{grid.name}.csv"))
+    out = Path(options.out or f"runs/frozen/{grid.name}.csv")
     torch.set_num_threads(1)
     cells = {(cell.label, cell.config.ratio): cell for cell in grid.cells()}
     config = next(iter(cells.values())).config
-    texts = pool(config, Path(f"runs/frozen/{options.get('pool', grid.name)}.pt"))
+    texts = pool(config, Path(f"runs/frozen/{options.pool or grid.name}.pt"))
     rows = _read(out)
     done = {(row["label"], float(row["ratio"]), int(row["seed"])) for row in rows}
-    for seed in range(seeds):
+    for seed in range(options.seeds):
         missing = [key for key in cells if (*key, seed) not in done]
         if missing:
             _append(out, _of_seed(texts, [cells[key] for key in missing], seed))

@@ -11,13 +11,13 @@ from torch import Tensor
 from oasis.lab import model as models
 from oasis.lab.config import RunConfig
 from oasis.lab.data import tasks as task_sources
-from oasis.lab.data.encoding import Collator, answer_ids, encode
+from oasis.lab.data.encoded import encode_examples, prompt_of
+from oasis.lab.data.encoding import answer_ids
 from oasis.lab.data.repeats import with_repeats
 from oasis.lab.data.tasks import Example
 from oasis.lab.device import choose_dtype
-from oasis.lab.evaluate import pad_id
-from oasis.names import IGNORED
-from oasis.train.scoring import head_hook, head_parameters, model_inputs, unwrap
+from oasis.lab.evaluate import last_states
+from oasis.train.scoring import evaluating, head_parameters, unwrap
 
 POOL = 1.5  # texts in the pool for each that a seed draws
 HELD_OUT = 300  # of each task, of which a seed draws half
@@ -81,7 +81,11 @@ def _made(config: RunConfig) -> dict:
 
 
 def _examples(config: RunConfig) -> tuple[dict[str, list[list[Example]]], list[tuple[str, ...]]]:
-    """Training and held-out texts by task, and the choices of each; near-duplicates included."""
+    """Training and held-out texts by task, and the choices of each; near-duplicates included.
+
+    As `oasis.lab.data.prepare` reads them, but for the seeds of near-duplicates and of off-task
+    rows: the rows that are kept in bench/results hang on these.
+    """
     train, test, choices = [], [], []
     for name, arrivals in zip(config.tasks, config.arrivals_per_task, strict=True):
         repeats = int(POOL * arrivals * config.repeats)
@@ -105,30 +109,11 @@ def _examples(config: RunConfig) -> tuple[dict[str, list[list[Example]]], list[t
     return {"train": train, "test": test}, choices
 
 
-@torch.no_grad()
 def _hidden(model, tokenizer, texts: list[Example], max_length: int) -> Tensor:
     """[P, D] float32: what enters the head at the last token of each prompt."""
-    encoded = [encode(text, tokenizer, max_length) for text in texts]
-    prompts = [item["input_ids"][: item["labels"].count(IGNORED)] for item in encoded]
-    collate = Collator(pad_id(tokenizer), "right")
-    order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-    found: list[Tensor] = [torch.empty(0)] * len(prompts)
-    state = torch.empty(0)
-
-    def keep(head: torch.nn.Module, hidden: Tensor) -> Tensor:
-        nonlocal state
-        state = hidden
-        return hidden[:1, -1:]
-
-    with head_hook(model, keep):
-        for start in range(0, len(order), 64):
-            rows = order[start : start + 64]
-            batch = collate([{"input_ids": prompts[r], "labels": prompts[r]} for r in rows])
-            model(**model_inputs(model, batch))
-            last = batch["attention_mask"].sum(1) - 1
-            for row, value in zip(rows, state[torch.arange(len(rows)), last].float(), strict=True):
-                found[row] = value
-    return torch.stack(found)
+    prompts = [prompt_of(item) for item in encode_examples(texts, tokenizer, max_length)]
+    with evaluating(model):
+        return last_states(model, tokenizer, prompts, batch_size=64).float()
 
 
 def _shortlist(weight: Tensor, hidden: list[Tensor], first: list[list[int]]) -> Tensor:

@@ -43,7 +43,12 @@ class Outcome:
 
 
 def draw(pool: Pool, config: RunConfig, seed: int) -> Stream:
-    """The stream of a seed: which texts of the pool arrive, when, and which are held out."""
+    """The stream of a seed: which texts of the pool arrive, when, and which are held out.
+
+    Off-task rows are spread evenly over the tasks, those of a task shuffled among its own; a run
+    (`Workspace.stream`) spreads them in proportion to the arrivals. Left as it is, since the rows
+    that are kept in bench/results hang on it.
+    """
     generator = random.Random(f"frozen/{seed}")
     others = config.off_task is not None
     arrivals = []

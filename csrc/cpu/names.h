@@ -29,6 +29,7 @@ OASIS_NAMES(Rule, "method", OASIS_RULES)
 OASIS_NAMES(Scale, "scale", OASIS_SCALES)
 OASIS_NAMES(Draw, "draw", OASIS_DRAWS)
 OASIS_NAMES(Recursion, "recursion", OASIS_RECURSIONS)
+OASIS_NAMES(Wrong, "wrong", OASIS_WRONGS)
 #undef OASIS_NAMES
 #undef OASIS_STRING
 

@@ -1,7 +1,8 @@
 """Kernel 6 of head_gram: the sketches of the samples' gradients, before and after the transforms.
 
 As `oasis.gram.tensor_sketch.sample_sketches`, but for the convolutions, in two launches instead of
-some thirty. Coefficients are taken over the largest of their sample: their squares may underflow float32.
+some thirty. Coefficients are taken over the largest of their sample: their squares may underflow
+float32.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LABEL_SHARE = tl.constexpr(8)
 
 @triton.jit
 def unit_of(results, offsets, sample, tokens, counted, BLOCK: tl.constexpr):
-    """The largest coefficient among the tokens of a sample; 1 where there is none, or if not `counted`."""
+    """The largest coefficient of a sample's tokens; 1 where there is none, or if not `counted`."""
     begin = tl.load(offsets + sample, mask=counted, other=0)
     end = tl.load(offsets + sample + 1, mask=counted, other=0)
     largest = tl.zeros((BLOCK,), tl.float64)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from typing import Any
 
 from transformers import TrainingArguments
 
 from oasis.lab.config import RunConfig
+from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import scratch
 from oasis.lab.settings import WrongSetting
 from oasis.lab.settings.errors import unknown
+
+logger = logging.getLogger(__name__)
 
 # What `training` may replace.
 DEFAULTS = {
@@ -20,6 +24,35 @@ DEFAULTS = {
     "report_to": "none",
     "dataloader_pin_memory": False,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Optimizer steps of a run, those made by the end of each task, and candidate batches in all;
+    what is left of a stream's batches is no whole step.
+    """
+
+    steps: int
+    boundaries: list[int]
+    batches: int
+
+
+def plan(config: RunConfig, stream: Stream) -> Plan:
+    """As many whole steps as the stream's batches make.
+
+    Raises:
+        WrongSetting: they make none.
+    """
+    each = accumulation(config)
+    steps, left = divmod(stream.steps, each)
+    if steps == 0:
+        raise WrongSetting(
+            f"training.gradient_accumulation_steps: got {each}, expected at most the "
+            f"{stream.steps} candidate batches of the stream"
+        )
+    if left:
+        logger.warning("the last %d candidate batches are no whole step and left out", left)
+    return Plan(steps, [end // each for end in stream.boundaries], steps * each)
 
 
 def training_arguments(

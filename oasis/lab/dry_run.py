@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from oasis import policies
+from oasis.lab.arguments import plan
 from oasis.lab.config import RunConfig
 from oasis.lab.workspace import Workspace
 from oasis.train.batch.subbatch import right_padded, take
@@ -29,27 +30,31 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
     workspace = workspace or Workspace(config)
     yield from workspace.said
     stream = workspace.stream(config)
+    planned = plan(config, stream)
     ratio = 1.0 if config.policy == "full" else config.ratio
-    candidates = stream.steps * config.batch_size
-    if config.epochs is not None:
-        candidates = config.epochs * sum(map(len, workspace.arrivals))
-    for task, end in zip(workspace.tasks, stream.boundaries, strict=True):
+    candidates = planned.batches * config.batch_size
+    if config.epochs is not None:  # the last batch of an epoch is shorter
+        candidates = min(candidates, config.epochs * sum(map(len, workspace.arrivals)))
+    for task, end in zip(workspace.tasks, planned.boundaries, strict=True):
         judged = "its answers" if task.choices else task.metric or "its loss"
         yield (
             f"{task.name}: until step {end}, judged by {judged} on {len(task.test)} held-out rows"
         )
     yield (
-        f"{stream.steps} steps, {candidates} candidates in batches of {config.batch_size}, about "
+        f"{planned.steps} steps, {candidates} candidates in batches of {config.batch_size}, about "
         f"{int(ratio * candidates)} samples trained on (policy {config.policy}, ratio {ratio:g})"
     )
     with workspace.lora(config) as model:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         whole = sum(p.numel() for p in model.parameters())
         yield f"LoRA trains {trained:,} of {whole:,} parameters on {workspace.device}"
-        score, train = _measure(config, workspace, model, policy, ratio)
+        each = planned.batches // planned.steps
+        score, train = (
+            each * seconds for seconds in _measure(config, workspace, model, policy, ratio)
+        )
         yield (
             f"a step takes about {score + train:.2f} s ({score:.2f} s to score, {train:.2f} s to "
-            f"train), all {stream.steps} about {_duration(stream.steps * (score + train))}; "
+            f"train), all {planned.steps} about {_duration(planned.steps * (score + train))}; "
             "evaluation comes on top"
         )
     yield f"memory: {_memory(workspace.device) / 2**30:.2f} GiB at most so far, with one step of it"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -13,6 +14,7 @@ from oasis.lab.data.encoded import EncodedTask, prompt_of
 from oasis.lab.data.encoding import Collator
 from oasis.lab.metrics import METRICS
 from oasis.names import IGNORED
+from oasis.train.batch.subbatch import targets
 from oasis.train.loss import summed_cross_entropy
 from oasis.train.scoring import (
     evaluating,
@@ -131,32 +133,45 @@ def generated_score(
     return METRICS[metric](texts, [item["answer"] for item in items], asked)
 
 
+def last_states(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[list[int]],
+    batch_size: int = 32,
+) -> torch.Tensor:
+    """[P, D]: what enters the output head at the last token of each of P prompts.
+
+    One forward of `model` as it is (see `evaluating`) for prompts of similar length; the head gets
+    a single position.
+    """
+    collate = Collator(pad_id(tokenizer), "right")
+    states: list[torch.Tensor] = [torch.empty(0)] * len(prompts)
+    rows: list[int] = []
+    last = torch.empty(0)
+
+    def keep(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        for row, state in zip(rows, hidden[torch.arange(len(rows)), last], strict=True):
+            states[row] = state
+        return hidden[:1, -1:]
+
+    with head_hook(model, keep):
+        for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
+            batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
+            last = batch["attention_mask"].sum(dim=1) - 1
+            _logits(model, batch)
+    return torch.stack(states)
+
+
 def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
     """Index of the likeliest choice per prompt, by the logits at the prompt's last token.
 
     Only the rows of the head that belong to the choices are multiplied with. What a model does to
     its logits afterwards (scale, soft cap) rises with them and leaves their order alone.
     """
-    best = [0] * len(prompts)
-    collate = Collator(pad_id(tokenizer), "right")
     weight, bias = head_parameters(output_head(model))
-    weight, bias = weight[first], None if bias is None else bias[first]
-    last = torch.empty(0, dtype=torch.int64)  # positions [rows] of the batch that runs
-    logits: list[Tensor] = []  # its [rows, choices]
-
-    def only_choices(head: torch.nn.Module, hidden: Tensor) -> Tensor:
-        found = hidden[torch.arange(len(last)), last].to(weight.dtype)
-        logits.append(torch.nn.functional.linear(found, weight, bias))
-        return hidden[:1, -1:]
-
-    with head_hook(model, only_choices):
-        for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
-            batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
-            last = batch["attention_mask"].sum(dim=1) - 1
-            _logits(model, batch)
-            for row, choice in zip(rows, logits.pop().argmax(dim=1).tolist(), strict=True):
-                best[row] = choice
-    return best
+    states = last_states(model, tokenizer, prompts, batch_size).to(weight.dtype)
+    logits = F.linear(states, weight[first], None if bias is None else bias[first])
+    return logits.argmax(dim=1).tolist()
 
 
 def _by_likelihood(model, tokenizer, prompts, choices, batch_size) -> list[int]:
@@ -170,13 +185,12 @@ def _by_likelihood(model, tokenizer, prompts, choices, batch_size) -> list[int]:
     scores = torch.empty(len(items), dtype=torch.float64)
     for rows in _bucketed([len(item["input_ids"]) for item in items], batch_size):
         batch = collate([items[row] for row in rows])
-        labels = batch["labels"][:, 1:]
-        logits = _logits(model, batch)[:, :-1].float().cpu()
-        kept = labels != IGNORED
-        log_p = torch.zeros(labels.shape, dtype=torch.float64)
-        log_p[kept] = (
-            logits[kept].log_softmax(-1).gather(1, labels[kept][:, None])[:, 0].to(log_p.dtype)
-        )
+        kept = targets(batch["labels"])
+        # Of all logits [N, L, V] none are copied but those of the choices' tokens.
+        logits = _logits(model, batch)[kept].float()
+        wanted = batch["labels"].roll(-1, dims=1)[kept].to(logits.device)
+        log_p = torch.zeros(kept.shape, dtype=torch.float64)
+        log_p[kept] = -F.cross_entropy(logits, wanted, reduction="none").cpu().double()
         scores[torch.tensor(rows)] = log_p.sum(1)
     return scores.view(len(prompts), len(choices)).argmax(1).tolist()
 

@@ -1,4 +1,4 @@
-"""Metrics of generated text, each the mean over examples of a score in [0, 1].
+"""Metrics of generated text, each the mean over examples of a score in [0, 1]; losses in words.
 
 >>> normalised(["  The CAFE\\u0301! "], ["the café"], [""])
 1.0
@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -69,6 +70,16 @@ def normalise(text: str) -> str:
     """Lower case, NFKC, without punctuation, white space made single."""
     text = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(re.sub(r"[^\w\s]", "", text).split())
+
+
+def perplexity(loss: float) -> float:
+    """exp of a loss in nats; infinite where that is no number any more."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def told_loss(loss: float) -> str:
+    """A loss in nats, and its perplexity."""
+    return f"loss {loss:.3f} (perplexity {perplexity(loss):.4g})"
 
 
 def _mean(score: Callable[..., float], *texts: Texts) -> float:

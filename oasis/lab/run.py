@@ -18,7 +18,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from oasis import policies
 from oasis.lab import strict_yaml
 from oasis.lab.accounts import accounts
-from oasis.lab.arguments import accumulation, training_arguments
+from oasis.lab.arguments import Plan, plan, training_arguments
 from oasis.lab.config import RunConfig, difference
 from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import (
@@ -133,11 +133,13 @@ def run(
         for line in workspace.said:
             tqdm.write(line)
     stream = workspace.stream(config)
-    arguments = _arguments(config, workspace, stream, progress)
+    planned = plan(config, stream)
+    cpu = workspace.device.type == "cpu"
+    arguments = training_arguments(config, planned.steps, cpu=cpu, progress=progress)
     with locked(config.directory):
         clean(config.directory)  # of what a kill left
         try:
-            return _run(config, policy, workspace, stream, arguments, progress)
+            return _run(config, policy, workspace, stream, planned, arguments, progress)
         finally:
             with suppress(OSError):
                 clean(config.directory)
@@ -148,11 +150,11 @@ def _run(
     policy: policies.Policy,
     workspace: Workspace,
     stream: Stream,
+    planned: Plan,
     arguments: TrainingArguments,
     progress: bool,
 ) -> RunResult:
-    directory, steps = config.directory, arguments.max_steps
-    boundaries = [end // accumulation(config) for end in stream.boundaries]
+    directory, steps, boundaries = config.directory, planned.steps, planned.boundaries
     if config.resume and end_event(directory / EVENTS) is not None:
         _refuse_changed(config)
         return result_of(config, read_events(directory / EVENTS))
@@ -203,22 +205,6 @@ def _run(
             )  # fmt: skip
             log.sync()
         return result_of(config, read_events(directory / EVENTS), **sums)
-
-
-def _arguments(
-    config: RunConfig, workspace: Workspace, stream: Stream, progress: bool
-) -> TrainingArguments:
-    """The Trainer's arguments, of as many whole steps as the stream's batches make."""
-    steps, left = divmod(stream.steps, accumulation(config))
-    if steps == 0:
-        raise ValueError(
-            f"training.gradient_accumulation_steps: got {accumulation(config)}, expected at most "
-            f"the {stream.steps} candidate batches of the stream"
-        )
-    if left:
-        logger.warning("the last %d candidate batches are no whole step and left out", left)
-    cpu = workspace.device.type == "cpu"
-    return training_arguments(config, steps, cpu=cpu, progress=progress)
 
 
 def _refuse_foreign(directory: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from oasis.lab.metrics import told_loss
 from oasis.lab.record.result import RunResult
-from oasis.lab.workspace import perplexity
 
 
 def summary(result: RunResult) -> Iterator[str]:
@@ -17,13 +17,9 @@ def summary(result: RunResult) -> Iterator[str]:
             yield f"{name}: {start}{100 * after:.1f} % at the end"
         for name, after in result.losses[-1].items():
             before = result.losses[0].get(name)
-            start = "" if before is None else f"{_loss(before)} before training, "
-            yield f"{name}: held-out {start}{_loss(after)} at the end"
+            start = "" if before is None else f"{told_loss(before)} before training, "
+            yield f"{name}: held-out {start}{told_loss(after)} at the end"
         if result.a_last is not None and result.a_avg is not None:
             yield f"A_last {100 * result.a_last:.1f} %, A_avg {100 * result.a_avg:.1f} %"
     taken = f"trained on {result.selected} of {result.candidates} samples"
     yield f"{taken} ({100 * result.ratio:.2f} %) in {result.seconds:.0f} s"
-
-
-def _loss(value: float) -> str:
-    return f"loss {value:.3f} (perplexity {perplexity(value):.4g})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from array import array
@@ -24,6 +23,7 @@ from oasis.lab.data.tasks import Task
 from oasis.lab.density import FeatureSpace
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.evaluate import choice_accuracy, generated_score, held_out_loss, pad_id
+from oasis.lab.metrics import told_loss
 from oasis.lab.preflight import check_model, check_tasks
 from oasis.lab.settings import Scope, names
 from oasis.train.batch.subbatch import right_padded
@@ -46,13 +46,8 @@ class Measured:
         if self.accuracy is not None:
             parts.append(f"{100 * self.accuracy:.1f} %")
         if self.loss is not None:
-            parts.append(f"loss {self.loss:.3f} (perplexity {perplexity(self.loss):.4g})")
+            parts.append(told_loss(self.loss))
         return ", ".join(parts)
-
-
-def perplexity(loss: float) -> float:
-    """exp of a loss in nats; infinite where that is no number any more."""
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 class Numbered(Sequence[dict]):

@@ -11,41 +11,47 @@ import torch
 from torch import Tensor
 
 from oasis import _core
+from oasis.names import WRONGS
 from oasis.operators import launch
 from oasis.operators.buffers import address, gram64, read_buffer, usable_inputs
 from oasis.operators.library import implement
 
-LARGEST = 1e150  # beyond, the variance of the scores would overflow, and never decay
 _ONE_BLOCK = 1024  # samples that one block of the kernel looks through fast enough
-_SLACK = 0.01  # what a Gram matrix in low precision may miss Cauchy-Schwarz and symmetry by
-# Codes of what is wrong, as `enum class Wrong` in csrc/include/oasis/usable.h; 0 is nothing.
-NEGATIVE, PRODUCTS, SCORE, SKIPPED, ENTRIES = range(1, 6)
+_LARGEST = _core.LARGEST
 _TOLD = {
-    NEGATIVE: "{gram}: negative diagonal, expected squared norms",
-    PRODUCTS: "{gram}: expected inner products: symmetric, and at most the product of the norms",
-    SCORE: "scores: expected numbers >= 0",
-    SKIPPED: f"{{source}}: samples whose gradients or scores are not finite (or exceed {LARGEST:g})"
-    "; use nonfinite='skip' to leave such samples out",
-    ENTRIES: "{gram}: non-finite entries between samples with finite norms",
+    "negative": "gram: negative diagonal{at}, expected squared norms",
+    "products": "gram: {at}expected inner products: symmetric, and at most the product of the "
+    "norms",
+    "score": "scores: {at}expected numbers >= 0",
+    "skipped": f"{{source}}: {{at}} are not finite (or exceed {_LARGEST:g}); use nonfinite='skip' "
+    "to leave such samples out",
+    "entries": "gram: non-finite entries{at}",
 }
+_SOMEWHERE = {
+    "skipped": "gradients or scores of some samples",
+    "entries": " between samples with finite norms",
+}
+_WRONGS = tuple(WRONGS)
+
+
+def _error(wrong: str, at: str | None = None, source: str = "") -> ValueError:
+    """The error of what is wrong with a batch: `at` says where and what, as far as it is known."""
+    return ValueError(_TOLD[wrong].format(at=at or _SOMEWHERE.get(wrong, ""), source=source))
 
 
 def deferred_error(code: int, source: str) -> ValueError:
     """The error that a batch on a GPU has become, from its code."""
-    return ValueError(_TOLD[code].format(gram="gram", source=source))
+    return _error(_WRONGS[code], source=source)
 
 
-def _products_error(fault: int, i: int, j: int, gram: Tensor) -> ValueError:
-    """What no inner product can be, with its place and its numbers."""
-    if fault == NEGATIVE:
-        return ValueError(
-            f"gram: negative diagonal {float(gram[i, i]):g} at {i}, expected squared norms"
-        )
-    return ValueError(
-        f"gram: got {float(gram[i, j]):g} at [{i}, {j}] and {float(gram[j, i]):g} at "
-        f"[{j}, {i}] between squared norms {float(gram[i, i]):g} and {float(gram[j, j]):g}; "
-        "expected inner products: symmetric, and at most the product of the norms"
-    )
+def _check_products(fault: int, i: int, j: int, gram: Tensor) -> None:
+    """ValueError where the fault found is one of products, with its place and its numbers."""
+    if fault == WRONGS["negative"]:
+        raise _error("negative", f" {float(gram[i, i]):g} at {i}")
+    if fault == WRONGS["products"]:
+        there = f"{float(gram[i, j]):g} at [{i}, {j}] and {float(gram[j, i]):g} at [{j}, {i}]"
+        norms = f"{float(gram[i, i]):g} and {float(gram[j, j]):g}"
+        raise _error("products", f"got {there} between squared norms {norms}; ")
 
 
 @implement("inner_products", "CPU", "CUDA")  # reads, on a GPU too: what `oasis.siren` takes
@@ -57,14 +63,13 @@ def _(gram: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         valid = read_buffer("valid", valid, torch.bool, (n,), valid.device)
     known = None if valid is None else valid.cpu()
     fault, i, j = _core.inner_products(here.data_ptr(), address(known), n)
-    if fault in (NEGATIVE, PRODUCTS):
-        raise _products_error(fault, i, j, here)
+    _check_products(fault, i, j, here)
     if fault:
         broken = ~here.isfinite()
         if known is not None:
             broken &= known.unsqueeze(0) & known.unsqueeze(1)
         samples = broken.any(1).nonzero().squeeze(1).tolist()
-        raise ValueError(f"gram: non-finite entries in the rows of samples {samples}")
+        raise _error("entries", f" in the rows of samples {samples}")
     if valid is None:
         valid = gram.new_ones(n, dtype=torch.bool)
     else:
@@ -77,20 +82,15 @@ def raise_finding(
 ) -> None:
     """An error where the compiled core found (code, i, j) to be wrong with a batch."""
     fault, i, j = found
-    if not fault:
-        return
-    if fault in (NEGATIVE, PRODUCTS):
-        raise _products_error(fault, i, j, gram)
-    if fault == SCORE and scores is not None:
-        raise ValueError(f"scores: got {float(scores[i]):g} at {i}, expected numbers >= 0")
-    if fault == SKIPPED:
-        what = "gradients" if scores is None else "gradients or scores"
-        raise ValueError(
-            f"{source}: the {what} of samples {skipped.nonzero().squeeze(1).tolist()} are "
-            f"not finite (or their squared norm exceeds {LARGEST:g}); "
-            "use nonfinite='skip' to leave such samples out"
-        )
-    raise ValueError("gram: non-finite entries between samples with finite norms")
+    _check_products(fault, i, j, gram)
+    if fault == WRONGS["skipped"]:
+        what = "gradients or scores" if scores is not None else "gradients"
+        samples = skipped.nonzero().squeeze(1).tolist()
+        raise _error("skipped", f"the {what} of samples {samples}", source)
+    if fault == WRONGS["score"] and scores is not None:
+        raise _error("score", f"got {float(scores[i]):g} at {i}, ")
+    if fault:
+        raise _error(_WRONGS[fault])
 
 
 @implement("usable", "CPU")
@@ -140,25 +140,25 @@ def usable_on_gpu(
         return launch.usable(matrix, valid, scores, sketch, source == "gram", raises)
     norms = matrix.diagonal()
     own = norms if scores is None else scores
-    finite = (own < LARGEST) & (norms < LARGEST)
+    finite = (own < _LARGEST) & (norms < _LARGEST)
     if sketch is not None:
         finite &= sketch.isfinite().all(1)
     given = torch.ones_like(finite) if valid is None else valid
     skipped = given & ~finite
     kept = given & finite & (own > 0) & (norms > 0)
     left = torch.where(kept.unsqueeze(0) & kept.unsqueeze(1), matrix, 0.0)
-    found = [(ENTRIES, ~left.isfinite())]
+    found = [("entries", ~left.isfinite())]
     if raises:
-        found.append((SKIPPED, skipped))
+        found.append(("skipped", skipped))
     if scores is not None:
-        found.append((SCORE, scores < 0))
+        found.append(("score", scores < 0))
     if source == "gram":
         limit = norms.sqrt().outer(norms.sqrt())
         excess = torch.maximum(matrix.abs() - limit, (matrix - matrix.T).abs())
-        found += [(PRODUCTS, excess > _SLACK * limit), (NEGATIVE, norms < 0)]
+        found += [("products", excess > _core.PRODUCT_SLACK * limit), ("negative", norms < 0)]
     fault = torch.zeros((), dtype=torch.int64, device=gram.device)
-    for code, wrong in found:  # the last is the one that is reported
-        fault = torch.where(wrong.any(), code, fault)
+    for name, wrong in found:  # the last is the one that is reported
+        fault = torch.where(wrong.any(), WRONGS[name], fault)
     kept = kept & (fault == 0)
     left = torch.where(fault == 0, left, 0.0)
     return left, torch.where(kept, own, 0.0), kept, skipped, fault

@@ -26,6 +26,7 @@ from oasis.operators.buffers import (
     state_buffers,
     usable_inputs,
 )
+from oasis.operators.memory import remembered_arguments
 
 BUILT = _core.build_info()["cuda"]
 MAX_EXACT = _core.MAX_EXACT
@@ -293,28 +294,13 @@ def remembered(
 ) -> tuple[Tensor, Tensor]:
     """Gram matrix [N, N] that the memory [m, S] leaves, and rescaled sketches [N, S]."""
     inputs = remembered_inputs(gram, sketch, valid, memory, counters, ridge)
-    gram, sketch, valid, memory, counters = inputs
-    left, scaled = torch.empty_like(gram), torch.empty_like(sketch)
-    arguments: dict[str, Any] = {
-        "gram": gram.data_ptr(),
-        "sketch": sketch.data_ptr(),
-        "valid": valid.data_ptr(),
-        "memory": memory.data_ptr(),
-        "counters": counters.data_ptr(),
-        "n": gram.shape[0],
-        "capacity": memory.shape[0],
-        "width": memory.shape[1],
-        "ridge": ridge,
-        "left": left.data_ptr(),
-        "scaled": scaled.data_ptr(),
-        "workspace": 0,
-        "workspace_bytes": 0,
-        "device": gram.device.index or 0,
-    }
-    with _queue(gram.device) as stream:
-        arguments |= _workspace(_core.cuda_remembered_workspace(**arguments), gram.device)
+    arguments, results = remembered_arguments(*inputs, ridge)
+    device = inputs[0].device
+    arguments |= {"workspace": 0, "workspace_bytes": 0, "device": device.index or 0}
+    with _queue(device) as stream:
+        arguments |= _workspace(_core.cuda_remembered_workspace(**arguments), device)
         _launch(_core.cuda_remembered, arguments, stream)
-    return left, scaled
+    return results
 
 
 def remember_(sketch: Tensor, mask: Tensor, counters: Tensor, memory: Tensor) -> None:

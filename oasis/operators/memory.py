@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,29 @@ def grad_sketch(grads: Sequence[Tensor], dim: int, seed: int) -> Tensor:
     return out
 
 
+def remembered_arguments(
+    gram: Tensor, sketch: Tensor, valid: Tensor, memory: Tensor, counters: Tensor, ridge: float
+) -> tuple[dict[str, Any], tuple[Tensor, Tensor]]:
+    """What a backend's `remembered` is called with, of inputs that the caller keeps alive until
+    then (see `remembered_inputs`), and what it writes: [N, N] and [N, S].
+    """
+    left, scaled = torch.empty_like(gram), torch.empty_like(sketch)
+    arguments = {
+        "gram": gram.data_ptr(),
+        "sketch": sketch.data_ptr(),
+        "valid": valid.data_ptr(),
+        "memory": memory.data_ptr(),
+        "counters": counters.data_ptr(),
+        "n": gram.shape[0],
+        "capacity": memory.shape[0],
+        "width": memory.shape[1],
+        "ridge": ridge,
+        "left": left.data_ptr(),
+        "scaled": scaled.data_ptr(),
+    }
+    return arguments, (left, scaled)
+
+
 @implement("remembered", "CPU")
 def remembered(
     gram: Tensor, sketch: Tensor, valid: Tensor, memory: Tensor, counters: Tensor, ridge: float
@@ -45,22 +69,9 @@ def remembered(
     """Gram matrix [N, N] less what the remembered sketches [m, S] cover, and sketches [N, S]
     rescaled to its squared norms (docs/method.md 2.4)."""
     inputs = remembered_inputs(gram, sketch, valid, memory, counters, ridge)
-    gram, sketch, valid, memory, counters = inputs
-    left, scaled = torch.empty_like(gram), torch.empty_like(sketch)
-    _core.remembered(
-        gram=gram.data_ptr(),
-        sketch=sketch.data_ptr(),
-        valid=valid.data_ptr(),
-        memory=memory.data_ptr(),
-        counters=counters.data_ptr(),
-        n=gram.shape[0],
-        capacity=memory.shape[0],
-        width=memory.shape[1],
-        ridge=ridge,
-        left=left.data_ptr(),
-        scaled=scaled.data_ptr(),
-    )
-    return left, scaled
+    arguments, results = remembered_arguments(*inputs, ridge)
+    _core.remembered(**arguments)
+    return results
 
 
 @implement("remember_", "CPU")

@@ -61,8 +61,8 @@ class Preset:
     gain: float
     slack: float
     temperature: float
-    remember: int
-    memory_ridge: float
+    remember: int = 0
+    memory_ridge: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("scale", "draw", "recursion"):
@@ -111,8 +111,6 @@ PRESETS = {
         gain=0.0,
         slack=0.0,
         temperature=1.0,
-        remember=0,
-        memory_ridge=0.1,
     ),
     # The authors' public code, in its order (docs/method.md 3.2).
     "released": Preset(
@@ -128,8 +126,6 @@ PRESETS = {
         gain=0.0,
         slack=0.0,
         temperature=1.0,
-        remember=0,
-        memory_ridge=0.1,
     ),
     # Ours: a deviation that does not collapse, and a threshold that finds the budget.
     "calibrated": Preset(
@@ -145,7 +141,5 @@ PRESETS = {
         gain=0.1,
         slack=0.0045,
         temperature=1.0,
-        remember=0,
-        memory_ridge=0.1,
     ),
 }

@@ -45,7 +45,8 @@ def sync(path: str | Path) -> None:
     """Have what is in a file, or the names in a folder, on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(Path(path)):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

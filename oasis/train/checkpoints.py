@@ -18,7 +18,7 @@ class SelectionCheckpoints(transformers_private.Behind):
     _selection: SelectionState
 
     def begin_selection(self) -> None:
-        """A training begins that goes on from no checkpoint."""
+        """A training begins: nothing is left of earlier ones."""
         raise NotImplementedError
 
     def save_selection_state(self, checkpoint: str) -> None:
@@ -28,6 +28,7 @@ class SelectionCheckpoints(transformers_private.Behind):
     def restore(self, checkpoint: str) -> None:
         """Take weights, policy and counts from a checkpoint, without training on from there."""
         transformers_private.load_weights(self, checkpoint)
+        self.begin_selection()
         self._selection.load(checkpoint)
         self.state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
 

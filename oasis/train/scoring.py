@@ -8,6 +8,7 @@ whether or not the model's `forward` takes `logits_to_keep`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -77,11 +78,15 @@ def is_compiled(model: nn.Module) -> bool:
 
 def forward_parameters(model: nn.Module) -> frozenset[str]:
     """Names that the model's own `forward` takes (under LoRA: those of the base model), and those
-    that a class it derives from takes, where it passes on what it does not know.
-    """
+    that a class it derives from takes, where it passes on what it does not know."""
+    # Of the class, since accelerate replaces the instance's forward by one without a signature.
+    return _forward_parameters(type(base_model(model)))
+
+
+@functools.cache
+def _forward_parameters(model: type[nn.Module]) -> frozenset[str]:
     names: set[str] = set()
-    # Classes, since accelerate replaces the instance's forward by one without a signature.
-    for cls in type(base_model(model)).__mro__:
+    for cls in model.__mro__:
         if "forward" in vars(cls) and cls is not nn.Module:
             parameters = inspect.signature(cls.forward).parameters
             names.update(parameters)
@@ -146,8 +151,7 @@ def head_hook(model: nn.Module, pass_on: Callable[[nn.Module, Tensor], Tensor]) 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode, no gradients and nothing compiled (a compiled forward does not see hooks) inside;
-    afterwards each module is in exactly the mode it had.
-    """
+    afterwards each module is in exactly the mode it had."""
     modes = [(module, module.training) for module in model.modules()]
     eager = (
         torch.compiler.set_stance("force_eager") if is_compiled(model) else contextlib.nullcontext()

@@ -69,14 +69,13 @@ class SelectionState:
         torch.save(state, self._file(checkpoint))
 
     def load(self, checkpoint: str) -> None:
-        """From a checkpoint. With another number of processes each goes on from its own file, where
-        it has one, and says so.
+        """From a checkpoint, behind `anew`. With another number of processes each goes on from its
+        own file, where it has one, and says so.
 
         Raises:
             ValueError: a checkpoint of another policy, or of another mode.
         """
         path = self._file(checkpoint)
-        self.anew()
         if not os.path.isfile(path):
             logger.warning("no %s: selection starts anew, not where it stopped", path)
             return

@@ -39,12 +39,12 @@ class SelectedSteps(transformers_private.PrivateHooks):
 
     def _over_processes(self, values: Sequence[int]) -> torch.Tensor:
         """These numbers of all processes, [processes, len(values)] int64."""
-        found = torch.tensor([int(value) for value in values], device=self.args.device)
+        found = torch.tensor([int(value) for value in values])
         if self.args.world_size > 1:
-            gathered = self.accelerator.gather(found)
+            gathered = self.accelerator.gather(found.to(self.args.device))
             assert isinstance(gathered, torch.Tensor)  # of one tensor
-            found = gathered
-        return found.view(-1, len(values)).cpu()
+            found = gathered.cpu()
+        return found.view(-1, len(values))
 
     def compute_loss(
         self, model, inputs, return_outputs=False, num_items_in_batch=None

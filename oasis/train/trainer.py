@@ -331,7 +331,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
     # ---- checkpoints ----
 
     def begin_selection(self) -> None:
-        """A training begins that goes on from no checkpoint: nothing is left of earlier ones."""
+        """A training begins: nothing is left of earlier ones."""
         self._selection.anew()
         self._step.anew()
         self._head, self._inspected, self._grads = None, False, SampleGradients()

@@ -9,6 +9,9 @@ import torch
 from selector_streams import PRESETS, batches, same, snapshot, unchanged
 
 import oasis
+from oasis import operators
+from oasis.names import WRONGS
+from oasis.operators import candidates
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -147,3 +150,56 @@ def test_scores_that_would_overflow_the_statistics_are_skipped():
 def test_what_is_no_gram_matrix_is_refused(gram):
     with pytest.raises(ValueError, match=r"gram: got .* at \[0, 1\]"):
         oasis.siren(gram)
+
+
+SOMEWHERE = "gram: non-finite entries between samples with finite norms"
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value", "here", "later"),
+    [
+        (
+            "negative",
+            (3, 3),
+            -1.0,
+            "gram: negative diagonal -1 at 3, expected squared norms",
+            "gram: negative diagonal, expected squared norms",
+        ),
+        (
+            "products",
+            (2, 5),
+            50.0,
+            "gram: got 50 at [2, 5] and 0 at [5, 2] between squared norms 3 and 6; expected inner "
+            "products: symmetric, and at most the product of the norms",
+            "gram: expected inner products: symmetric, and at most the product of the norms",
+        ),
+        (
+            "skipped",
+            (6, 6),
+            1e151,
+            "gram: the gradients of samples [6] are not finite (or exceed 1e+150); use "
+            "nonfinite='skip' to leave such samples out",
+            "gram: gradients or scores of some samples are not finite (or exceed 1e+150); use "
+            "nonfinite='skip' to leave such samples out",
+        ),
+        ("entries", (2, 5), math.nan, SOMEWHERE, SOMEWHERE),
+        (
+            "score",
+            4,
+            -2.0,
+            "scores: got -2 at 4, expected numbers >= 0",
+            "scores: expected numbers >= 0",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_at_once_or_by_its_code(name, at, value, here, later, monkeypatch):
+    monkeypatch.setattr(candidates.launch, "BUILT", False)  # plain torch, on CPU tensors
+    gram = torch.arange(1, 9).double().diag()
+    scores = gram.diagonal().clone() if name == "score" else None
+    (gram if scores is None else scores)[at] = value
+    with pytest.raises(ValueError) as caught:
+        operators.usable(gram, None, scores, None, "gram", True)
+    assert str(caught.value) == here
+    *_, code = candidates.usable_on_gpu(gram, None, scores, None, "gram", True)
+    assert code == WRONGS[name] > 0
+    assert str(candidates.deferred_error(int(code), "gram")) == later

@@ -7,8 +7,9 @@ import torch
 from random_grams import random_gram
 
 from oasis import operators
+from oasis.names import WRONGS
 from oasis.operators import candidates
-from oasis.operators.candidates import ENTRIES, NEGATIVE, PRODUCTS, SCORE, SKIPPED, usable_on_gpu
+from oasis.operators.candidates import usable_on_gpu
 
 
 def assert_same(got, want):
@@ -30,32 +31,32 @@ def test_a_good_batch_equals_the_cpu(device, order, n, generator):
 
 
 def broken(generator):
-    """(code, Gram matrix, scores) of everything that can be wrong."""
+    """(name, Gram matrix, scores) of everything that can be wrong."""
     gram = random_gram(9, 20, generator)
     scores = gram.diagonal().clone()
     less = scores.clone()
     less[4] = -1.0
-    yield SCORE, gram, less
-    for code, at, value in (
-        (NEGATIVE, (3, 3), -1.0),
-        (PRODUCTS, (2, 5), 1e6),
-        (SKIPPED, (6, 6), torch.nan),
-        (SKIPPED, (6, 6), 1e151),
-        (ENTRIES, (2, 5), torch.nan),
+    yield "score", gram, less
+    for name, at, value in (
+        ("negative", (3, 3), -1.0),
+        ("products", (2, 5), 1e6),
+        ("skipped", (6, 6), torch.nan),
+        ("skipped", (6, 6), 1e151),
+        ("entries", (2, 5), torch.nan),
     ):
         wrong = gram.clone()
         wrong[at] = value
-        yield code, wrong, None
+        yield name, wrong, None
 
 
 def test_what_is_wrong_becomes_a_code_and_nobody_is_valid(device, generator, monkeypatch):
     monkeypatch.setattr(candidates.launch, "BUILT", False)  # plain torch, below, on CPU tensors
-    for code, gram, scores in broken(generator):
+    for name, gram, scores in broken(generator):
         left, informativeness, valid, _, wrong = device.usable(gram, scores=scores)
-        assert wrong == code
+        assert wrong == WRONGS[name]
         assert not valid.any() and (left == 0).all() and (informativeness == 0).all()
         plain = usable_on_gpu(gram, None, scores, None, "gram", True)
-        assert plain[-1] == code and not plain[2].any()
+        assert plain[-1] == WRONGS[name] and not plain[2].any()
 
 
 def test_what_cannot_be_scored_is_left_out_where_asked(device, generator):

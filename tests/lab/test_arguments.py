@@ -10,6 +10,7 @@ import tiny_text
 from oasis import cli
 from oasis.lab.arguments import check, training_arguments
 from oasis.lab.config import RunConfig
+from oasis.lab.dry_run import dry_run
 from oasis.lab.record.log import read_events
 from oasis.lab.run import run
 
@@ -74,6 +75,12 @@ def test_accumulation_makes_steps_of_several_batches(tmp_path):
     assert events[0]["boundaries"] == [3, 7] and kinds.count("selection") == 14
     before_first = kinds[: kinds.index("evaluation", kinds.index("step"))]
     assert before_first.count("selection") == 6  # the first task's 24 arrivals
+    told = list(dry_run(settings, tiny_text.workspace(settings)))
+    assert "7 steps, 112 candidates in batches of 8, about 28 samples" in "\n".join(told)
+    assert [line.split(",")[0] for line in told[:2]] == [
+        "colours: until step 3",
+        "animals: until step 7",
+    ]
 
 
 def test_batches_that_are_no_whole_step_are_said_and_too_long_a_step_is_refused(tmp_path, caplog):

@@ -114,6 +114,16 @@ def test_what_is_missing_is_named(trace, sequence):
         read_long_sequence(sequence / "nowhere", "NLI", "RTE", "x")
 
 
+def test_a_missing_library_of_a_metric_is_named_when_the_rows_are_read(trace, monkeypatch):
+    def without(name):
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr("importlib.import_module", without)
+    assert read_trace(trace, "FOMC").metric is None
+    with pytest.raises(ValueError, match="metric: needs rapidfuzz"):
+        read_trace(trace, "Py150")
+
+
 def test_what_is_not_of_the_format_is_named(trace, sequence):
     with pytest.raises(ValueError, match="held_out: got 'dev'"):
         read_trace(trace, "FOMC", held_out="dev")

@@ -297,7 +297,7 @@ def test_commands(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ([], SystemExit, ["CONFIG.yaml", "probes", "load"]),
+        ([], SystemExit, ["FILE.yaml", "probes", "load"]),
         (["probes=many"], ValueError, ["probes", "many", "int"]),
         (["prob=3"], ValueError, ["prob"]),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny_text
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oasis.lab import model as models
 from oasis.lab.data.encoded import encode_examples, encode_task
@@ -48,6 +49,23 @@ def test_equals_the_plain_loop(tokenizer, choices, batch_size):
         got = choice_accuracy(model, tokenizer, encode_task(task, tokenizer, 64), batch_size)
         with torch.no_grad():
             assert got == one_by_one(model, tokenizer, task)
+
+
+def test_of_all_logits_only_those_of_the_choices_are_copied(tokenizer):
+    task = encode_task(tiny_text.task("long", ("red", "red cat"), test=8), tokenizer, 64)
+    model, whole = tiny_text.model().to(torch.bfloat16), []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            made = isinstance(out, torch.Tensor) and out.ndim == 3 and not func.is_view
+            if made and out.shape[-1] == len(tiny_text.WORDS):
+                whole.append(str(func))
+            return out
+
+    with Sizes():
+        choice_accuracy(model, tokenizer, task, 16)
+    assert len(whole) == 1  # what the model itself makes
 
 
 def test_macro_accuracy_and_the_first_examples(tokenizer):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -127,33 +129,44 @@ class Killed(BaseException):
     pass
 
 
+def killed_after(part, batches, monkeypatch):
+    """Select until `batches` of them are on the disk."""
+    observe, calls = Scorer.observe, []
+
+    def kill(self, batch):
+        calls.append(batch)
+        if len(calls) > batches:
+            raise Killed
+        return observe(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "SAVE_SECONDS", 0.0)
+        patch.setattr(Scorer, "observe", kill)
+        with pytest.raises(Killed):
+            select(part, progress=False)
+    return part.out.with_name(f"{part.out.name}.partial")
+
+
 @pytest.mark.parametrize("policy", ["oasis", "random", "greats"])
 @pytest.mark.parametrize("at", [1, 4, 6])
 def test_killed_it_goes_on_to_the_same_files(folder, rows, tmp_path, monkeypatch, policy, at):
     whole = select(settings(folder, rows, tmp_path / "whole.jsonl", policy=policy), progress=False)
     part = settings(folder, rows, tmp_path / "part.jsonl", policy=policy)
-    monkeypatch.setattr(run_module, "SAVE_SECONDS", 0.0)
-    observe, calls = Scorer.observe, []
-
-    def kill(self, batch):
-        calls.append(len(batch))
-        if len(calls) == at + 1:
-            raise Killed
-        return observe(self, batch)
-
-    monkeypatch.setattr(Scorer, "observe", kill)
-    with pytest.raises(Killed):
-        select(part, progress=False)
-    assert not part.out.exists() and (tmp_path / "part.jsonl.partial").is_dir()
+    partial = killed_after(part, at, monkeypatch)
+    assert not part.out.exists() and partial.is_dir()
     # What comes after the last state is not there twice.
-    with (tmp_path / "part.jsonl.partial" / "kept.jsonl").open("ab") as file:
+    with (partial / "kept.jsonl").open("ab") as file:
         file.write(b'{"torn": ')
+    observe, scored = Scorer.observe, []
+    monkeypatch.setattr(
+        Scorer, "observe", lambda self, rows: scored.extend(rows) or observe(self, rows)
+    )
     again = select(part, progress=False)
-    assert sum(calls[at + 1 :]) == 50 - 8 * at  # nothing is scored twice
+    assert len(scored) == 50 - 8 * at  # nothing is scored twice
     assert again.out.read_bytes() == whole.out.read_bytes()
     assert again.record.read_bytes() == whole.record.read_bytes()
     assert again.counts() == whole.counts()
-    assert not (tmp_path / "part.jsonl.partial").exists()
+    assert not partial.exists()
 
 
 def test_killed_between_the_two_files_it_brings_the_other(folder, rows, tmp_path, monkeypatch):
@@ -174,18 +187,7 @@ def test_killed_between_the_two_files_it_brings_the_other(folder, rows, tmp_path
 
 def test_other_rows_and_other_settings_are_not_gone_on_with(folder, rows, tmp_path, monkeypatch):
     part = settings(folder, rows, tmp_path / "part.jsonl")
-    monkeypatch.setattr(run_module, "SAVE_SECONDS", 0.0)
-    observe, calls = Scorer.observe, []
-
-    def kill(self, batch):
-        calls.append(1)
-        if len(calls) == 3:
-            raise Killed
-        return observe(self, batch)
-
-    monkeypatch.setattr(Scorer, "observe", kill)
-    with pytest.raises(Killed):
-        select(part, progress=False)
+    killed_after(part, 2, monkeypatch)
     with pytest.raises(ValueError, match="holds a selection with other settings"):
         select(settings(folder, rows, part.out, ratio=0.5), progress=False)
     for changed in (tiny_folder.numbers(51)[1:], tiny_folder.numbers(3)):
@@ -226,8 +228,121 @@ def test_wrong_settings_are_named(folder, rows, tmp_path, changes, says):
 def test_the_output_is_another_file_of_json_lines(folder, rows, tmp_path):
     with pytest.raises(ValueError, match=r"out: got .*kept.csv, expected a .jsonl file"):
         settings(folder, rows, tmp_path / "kept.csv")
-    with pytest.raises(ValueError, match="is the file to select from"):
-        settings(folder, rows, tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    "name", ["kept.jsonl", "kept.record.jsonl", "kept.jsonl.partial/kept.jsonl"]
+)
+@pytest.mark.parametrize("how", ["same", "other spelling", "link", "link to it", "hard link"])
+def test_the_file_to_select_from_is_left_alone_whatever_it_is_called(folder, tmp_path, name, how):
+    written = tmp_path / name
+    written.parent.mkdir(exist_ok=True)
+    tiny_folder.write_rows(written, tiny_folder.numbers(4))
+    rows = {"same": written, "other spelling": f"{tmp_path}/../{tmp_path.name}/{name}"}.get(how)
+    if rows is None:
+        rows = tmp_path / "rows.jsonl"
+        if how == "link":
+            rows.symlink_to(written)
+        elif how == "hard link":
+            rows.hardlink_to(written)
+        else:
+            written.rename(rows)
+            written.symlink_to(rows)
+    before = Path(rows).read_bytes()
+    with pytest.raises(ValueError, match=f"out: .*{name} is the file to select from"):
+        select(settings(folder, str(rows), tmp_path / "kept.jsonl"), overwrite=True)
+    assert Path(rows).read_bytes() == before
+
+
+def not_to_be_called(*_, **__):
+    raise AssertionError("called")
+
+
+def test_other_rows_are_refused_before_anything_is_encoded_or_loaded(
+    folder, rows, tmp_path, monkeypatch
+):
+    part = settings(folder, rows, tmp_path / "part.jsonl")
+    killed_after(part, 3, monkeypatch)
+    tiny_folder.write_rows(tmp_path / "rows.jsonl", tiny_folder.numbers(51)[1:])
+    for name in ("load_tokenizer", "load_model"):
+        monkeypatch.setattr(models, name, not_to_be_called)
+    with pytest.raises(ValueError, match="the rows are not those that the selection"):
+        select(part, progress=False)
+    with pytest.raises(ValueError, match="holds a selection with other settings"):
+        select(settings(folder, rows, part.out, seed=1), progress=False)
+
+
+def test_rows_that_were_read_are_not_encoded_again(folder, rows, tmp_path, monkeypatch):
+    part = settings(folder, rows, tmp_path / "part.jsonl")
+    killed_after(part, 3, monkeypatch)
+    encode, calls = run_module.encode_or_why, []
+    monkeypatch.setattr(
+        run_module, "encode_or_why", lambda *args: calls.append(args) or encode(*args)
+    )
+    select(part, progress=False)
+    assert len(calls) == 50 - 3 * 8
+
+
+def test_rows_behind_a_finished_selection_are_other_rows(folder, rows, tmp_path, monkeypatch):
+    part = settings(folder, rows, tmp_path / "part.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "finish", lambda self: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            select(part, progress=False)
+    tiny_folder.write_rows(tmp_path / "rows.jsonl", tiny_folder.numbers(51))
+    with pytest.raises(ValueError, match="the rows are not those that the selection"):
+        select(part, progress=False)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"\x80\x02cos\nsystem\n.", b"no state", None])
+def test_a_damaged_state_is_named(folder, rows, tmp_path, monkeypatch, content):
+    part = settings(folder, rows, tmp_path / "part.jsonl")
+    state = killed_after(part, 3, monkeypatch) / "state.pt"
+    if content is None:
+        torch.save({"settings": "{}"}, state)
+    else:
+        state.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{state}: damaged .*--overwrite starts anew"):
+        select(part, progress=False)
+    assert select(part, overwrite=True, progress=False).rows == 50
+
+
+@pytest.mark.parametrize("name", ["kept.jsonl", "record.jsonl"])
+def test_files_that_lost_what_the_state_vouches_for_are_named(
+    folder, rows, tmp_path, monkeypatch, name
+):
+    part = settings(folder, rows, tmp_path / "part.jsonl")
+    file = killed_after(part, 3, monkeypatch) / name
+    size = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:-1])
+    said = f"{file}: damaged, got {size - 1} bytes, expected at least {size}"
+    with pytest.raises(ValueError, match=said):
+        select(part, progress=False)
+
+
+@pytest.mark.parametrize("at", ["kept.jsonl", "record.jsonl", "state.pt"])
+def test_writes_that_fail_are_named(folder, rows, tmp_path, monkeypatch, at):
+    part = settings(folder, rows, tmp_path / "part.jsonl")
+
+    def full(descriptor):
+        if at in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if at == "state.pt":
+        error = RuntimeError("[enforce fail at inline_container.cc:672]")
+        monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError) as caught:
+        select(part, progress=False)
+    assert caught.value.filename == str(tmp_path / "part.jsonl.partial" / at)
+
+
+@pytest.mark.parametrize("policy", ["random", "full", "balanced"])
+def test_a_policy_that_asks_for_nothing_loads_no_model(folder, rows, tmp_path, monkeypatch, policy):
+    monkeypatch.setattr(models, "load_model", not_to_be_called)
+    made = settings(folder, rows, tmp_path / "kept.jsonl", policy=policy, ratio=0.5)
+    done = select(made, progress=False)
+    assert done.kept == (50 if policy == "full" else 25)
 
 
 @pytest.mark.parametrize("policy", policies.names())

@@ -12,6 +12,7 @@ enum class Rule : int { OASIS_RULES(OASIS_NAME) };
 enum class Scale : int { OASIS_SCALES(OASIS_NAME) };
 enum class Draw : int { OASIS_DRAWS(OASIS_NAME) };
 enum class Recursion : int { OASIS_RECURSIONS(OASIS_NAME) };
+enum class Wrong : int { OASIS_WRONGS(OASIS_NAME) };
 #undef OASIS_NAME
 
 #define OASIS_POSITION(constant, name) constant,

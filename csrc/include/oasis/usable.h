@@ -4,13 +4,15 @@
 #include <cmath>
 #include <cstdint>
 
+#include "oasis/names.h"
 #include "oasis/numbers.h"
 
 namespace oasis {
 
-// What is wrong with a batch by its numbers, first what is reported first. Python has the same
-// codes (oasis/operators/candidates.py).
-enum class Wrong : int { nothing, negative, products, score, skipped, entries };
+// Beyond, the variance of scores would overflow, and never decay.
+constexpr double kLargest = 1e150;
+// What inner products in low precision may miss, relative to the norms.
+constexpr double kProductSlack = 0.01;
 
 struct Usable {
   const double* gram;    // [n, n]
@@ -30,17 +32,17 @@ OASIS_HD static inline bool finite_number(double x) { return x - x == 0; }
 // Whether entries (i, j) and (j, i) miss symmetry or Cauchy-Schwarz by more than low precision
 // explains; `limit` is the product of the norms. NaN is for others to judge.
 OASIS_HD static inline bool no_product(double here, double there, double limit) {
-  const double slack = 0.01 * limit, above = fabs(here) - limit, apart = fabs(here - there);
+  const double slack = kProductSlack * limit;
+  const double above = fabs(here) - limit, apart = fabs(here - there);
   return (above > slack && apart == apart) || (apart > slack && above == above);
 }
 
 // Whether sample i is valid: given, with finite scores and a gradient that is not zero, which has
-// nothing to teach (docs/method.md 1.3). Skipped: given, its scores not finite. Beyond 1e150 the
-// variance of scores would overflow, and never decay.
+// nothing to teach (docs/method.md 1.3). Skipped: given, its scores not finite, or beyond kLargest.
 OASIS_HD static inline Wrong judge_candidate(const Usable& u, int64_t i, bool finite_sketch) {
   const bool given = !u.given || u.given[i];
   const double norm = u.gram[i * u.n + i], score = u.scores ? u.scores[i] : norm;
-  const bool finite = score < 1e150 && norm < 1e150 && finite_sketch;
+  const bool finite = score < kLargest && norm < kLargest && finite_sketch;
   u.skipped[i] = given && !finite;
   u.valid[i] = given && finite && score > 0 && norm > 0;
   u.informativeness[i] = u.valid[i] ? score : 0.0;

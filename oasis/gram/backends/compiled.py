@@ -12,7 +12,7 @@ from oasis.gram.backends.epilogue import FIELDS
 from oasis.gram.tensor_sketch import VocabularySketch
 from oasis.operators.buffers import CPU, written_buffer
 
-_PANEL = 16  # tokens whose sketches lie side by side: a multiple of every vector's lanes
+_PANEL = _core.HEAD_PANEL  # tokens whose sketches lie side by side
 
 
 class Epilogue:

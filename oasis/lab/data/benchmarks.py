@@ -13,6 +13,7 @@ from pathlib import Path
 
 from oasis.lab.data.json_files import kind_of, read_json, read_list
 from oasis.lab.data.tasks import Example, Task
+from oasis.lab.metrics import check_metric
 
 TRACE = (  # in the order of the paper
     *("NumGLUE-ds", "ScienceQA", "Py150", "C-STANCE"),
@@ -54,10 +55,14 @@ def read_trace(
 
     Raises:
         FileNotFoundError: a file is missing; the message names it and what there is.
-        ValueError: a file is not of the format, or has fewer examples than asked for.
+        ValueError: a file is not of the format, or has fewer examples than asked for; the library
+            that computes the task's metric is missing.
     """
     if held_out not in ("test", "eval"):
         raise ValueError(f"held_out: got {held_out!r}, expected 'test' or 'eval'")
+    metric = MEASURED.get(name)
+    if metric is not None:
+        check_metric(metric)
     splits = []
     for argument, split, count in (("train", "train", train), ("test", held_out, test)):
         path = Path(folder) / name / f"{split}.json"
@@ -65,7 +70,7 @@ def read_trace(
         splits.append(_draw(examples, count, argument, path, seed))
     known = {example.answer for examples in splits for example in examples}
     choices = tuple(sorted(known)) if name in LABELLED else ()
-    return Task(name, choices, *splits, metric=MEASURED.get(name))
+    return Task(name, choices, *splits, metric=metric)
 
 
 def read_long_sequence(

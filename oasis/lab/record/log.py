@@ -5,60 +5,39 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oasis.lab.record.events import VERSION, End, Event, parse
-from oasis.train.atomic import naming
+from oasis.lab.record.lines import Lines
 
 EVENTS = "events.jsonl"
 
 
-class EventLog:
+class EventLog(Lines):
     """Appends events to a file; each is with the system as soon as it is written.
 
-    Not-a-number and infinities, which JSON does not have, become null.
-
-    Args:
-        path (Path): The file.
-        offset (int): Bytes of an earlier record to keep, default 0; what follows them is cut off,
-            so that a resumed run does not repeat the steps between its checkpoint and its end.
+    Not-a-number and infinities, which JSON does not have, become null. `path` and `offset` as of
+    `Lines`.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
-        self._path = path
-        self._file = path.open("r+b" if offset else "wb")
-        self._file.truncate(offset)
-        self._digest = hashlib.sha256(self._file.read(offset) if offset else b"")
+        super().__init__(path, offset)
+        self._digest = hashlib.sha256(path.read_bytes())
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event."""
-        line = (json.dumps(finite(dict(event)), allow_nan=False) + "\n").encode()
-        with naming(self._path):
-            self._file.write(line)
-            self._file.flush()
-        self._digest.update(line)
-
-    @property
-    def offset(self) -> int:
-        """Bytes written so far."""
-        return self._file.tell()
+        line = json.dumps(finite(dict(event)), allow_nan=False).encode()
+        self.add(line)
+        self.flush()
+        self._digest.update(line + b"\n")
 
     @property
     def digest(self) -> str:
         """SHA-256 of what was written so far."""
         return self._digest.hexdigest()
-
-    def sync(self) -> None:
-        """Have all that was written on the disk."""
-        with naming(self._path):
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
 
 
 @dataclass(frozen=True)

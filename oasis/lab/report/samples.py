@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from oasis.lab.metrics import perplexity
 from oasis.lab.report.runs import Run
 
 SHOWN = 10  # samples at each end
@@ -22,7 +23,7 @@ class Loss:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.last) if self.last < 700 else math.inf
+        return perplexity(self.last)
 
 
 @dataclass(frozen=True)

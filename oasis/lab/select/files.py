@@ -9,15 +9,35 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
+from oasis.lab.record.lines import Lines
 from oasis.lab.record.lock import PRIVATE
 from oasis.train import atomic
 
 KEPT, RECORD, STATE = "kept.jsonl", "record.jsonl", "state.pt"
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a selection with these `settings` (JSON) had come.
+
+    `counts` of the rows that were read, whose `digest` this is; `sizes`: bytes of kept rows and
+    record; `scorer`: what later batches depend on.
+    """
+
+    settings: str
+    counts: dict[str, int]
+    seconds: float
+    digest: str
+    scorer: dict[str, Any]
+    done: bool
+    sizes: list[int]
 
 
 class Files:
@@ -27,8 +47,13 @@ class Files:
         self.out = out
         self.record_path = out.with_name(f"{out.stem}.record.jsonl")
         self.folder = out.with_name(f"{out.name}.partial")
-        self._kept: BinaryIO | None = None
-        self._record: BinaryIO | None = None
+        self._written: list[Lines] = []
+
+    def refuse_source(self, source: str) -> None:
+        """ValueError where a file to read is, by whatever name, one that is written or removed."""
+        for path in (self.out, self.record_path, *self._partial()):
+            if path.exists() and os.path.exists(source) and path.samefile(source):
+                raise ValueError(f"out: {path} is the file to select from, {source}")
 
     def refuse_existing(self) -> None:
         """ValueError where a file is in the way."""
@@ -38,50 +63,53 @@ class Files:
                     f"out: {path} is there already; --overwrite replaces it, another --out does not"
                 )
 
-    def state(self) -> dict[str, Any] | None:
-        """That of a selection that did not come to its end, or None."""
+    def state(self) -> State | None:
+        """That of a selection that did not come to its end, or None.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        path = self.folder / STATE
         try:
-            return torch.load(self.folder / STATE, weights_only=True)
+            return State(**torch.load(path, weights_only=True))
         except FileNotFoundError:
             return None
-        except (RuntimeError, EOFError, ValueError, OSError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # a damaged file can raise any of zip's, pickle's and torch's
             raise ValueError(
-                f"{self.folder / STATE}: cannot be read ({error}); --overwrite starts anew"
+                f"{path}: damaged ({type(error).__name__}); --overwrite starts anew"
             ) from error
 
     def discard(self) -> None:
         """Forget a selection that did not come to its end."""
-        for name in (STATE, KEPT, RECORD):
-            (self.folder / name).unlink(missing_ok=True)
+        for path in self._partial():
+            path.unlink(missing_ok=True)
 
-    def open(self, sizes: tuple[int, int] = (0, 0)) -> None:
+    def _partial(self) -> list[Path]:
+        return [self.folder / name for name in (STATE, KEPT, RECORD)]
+
+    def open(self, sizes: Sequence[int] = (0, 0)) -> None:
         """Go on behind the first bytes of kept rows and record, `sizes` of them."""
-        self._kept, self._record = (
-            _open(self.folder / name, size)
-            for name, size in zip((KEPT, RECORD), sizes, strict=True)
-        )
+        for name, size in zip((KEPT, RECORD), sizes, strict=True):
+            self._written.append(Lines(self.folder / name, size))
 
     def keep(self, line: str) -> None:
         """Add a row to the kept ones."""
-        assert self._kept is not None
-        with atomic.naming(self.folder / KEPT):
-            self._kept.write(line.encode() + b"\n")
+        self._written[0].add(line.encode())
 
     def note(self, line: str) -> None:
         """Add a line to the record."""
-        assert self._record is not None
-        with atomic.naming(self.folder / RECORD):
-            self._record.write(line.encode() + b"\n")
+        self._written[1].add(line.encode())
 
     def save(self, **state: Any) -> None:
-        """Bring all so far to the disk, then the state that vouches for it."""
-        assert self._kept is not None and self._record is not None
-        for file in (self._kept, self._record):
-            file.flush()
-            os.fsync(file.fileno())
-        sizes = [self._kept.tell(), self._record.tell()]
-        with atomic.replacing(self.folder / STATE) as path:
-            torch.save({**state, "sizes": sizes}, path)
+        """Bring all so far to the disk, then the state (but its sizes) that vouches for it."""
+        for lines in self._written:
+            lines.sync()
+        whole = State(**state, sizes=[lines.offset for lines in self._written])
+        path = self.folder / STATE
+        with atomic.failed_writes_named(path), atomic.replacing(path) as partial:
+            torch.save(vars(whole), partial)
 
     def finish(self) -> None:
         """Bring both files to their places, the kept rows last."""
@@ -98,14 +126,5 @@ class Files:
             shutil.rmtree(self.folder)
 
     def close(self) -> None:
-        for file in (self._kept, self._record):
-            if file is not None:
-                file.close()
-        self._kept = self._record = None
-
-
-def _open(path: Path, size: int) -> BinaryIO:
-    file = path.open("r+b" if size else "wb")
-    file.truncate(size)
-    file.seek(size)
-    return file
+        while self._written:
+            self._written.pop().close()

@@ -7,44 +7,47 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from oasis.lab import model as models
-from oasis.lab.data.own.load import samples
+from oasis.lab.data.own.fields import Sample
+from oasis.lab.data.own.load import Counts, samples
 from oasis.lab.data.own.rows import Row
-from oasis.lab.data.own.tokens import Encoded, NothingLeft, encode_sample
+from oasis.lab.data.own.tokens import Encoded, encode_or_why
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.record.lock import locked
 from oasis.lab.record.log import finite
-from oasis.lab.select.files import Files
+from oasis.lab.select.files import Files, State
 from oasis.lab.select.score import Scorer, reasons
 from oasis.lab.select.settings import SelectSettings
 from oasis.policies.base import wants_length
 
 SAVE_SECONDS = 5.0  # between two states on disk
 
+Samples = Iterator[tuple[Row, Sample]]
 
-@dataclass
-class Outcome:
-    """What came of a selection. `rows` that were read are candidates, or empty, or too long; of
-    the candidates some were `cut` to `max_length` tokens for their score, and written whole.
+
+@dataclass(kw_only=True)
+class Outcome(Counts):
+    """What came of a selection. `rows` that were read are candidates, or empty, or dropped, for
+    they are too long; of the candidates some were `cut` to `max_length` tokens for their score, and
+    written whole.
     """
 
     out: Path
     record: Path
-    rows: int = 0
-    candidates: int = 0
     kept: int = 0
-    empty: int = 0
-    dropped: int = 0
-    cut: int = 0
     seconds: float = 0.0
+
+    @property
+    def candidates(self) -> int:
+        return self.rows - self.empty - self.dropped
 
     @property
     def ratio(self) -> float:
@@ -52,20 +55,16 @@ class Outcome:
         return self.kept / self.candidates if self.candidates else 0.0
 
     def counts(self) -> dict[str, int]:
-        names = ("rows", "candidates", "kept", "empty", "dropped", "cut")
+        names = ("rows", "kept", "empty", "dropped", "cut", "last_only")
         return {name: getattr(self, name) for name in names}
 
 
-@dataclass
-class _Group:
-    """Consecutive rows, `batch_size` of them candidates, and what is known of each."""
+# Consecutive rows, `batch_size` of them candidates; each with its tokens, or why it is none.
+Group = list[tuple[Row, Encoded | str]]
 
-    rows: list[Row] = field(default_factory=list)
-    encoded: list[Encoded | str] = field(default_factory=list)  # or why it is no candidate
 
-    @property
-    def candidates(self) -> list[Encoded]:
-        return [one for one in self.encoded if isinstance(one, Encoded)]
+def _candidates(group: Group) -> list[tuple[Row, Encoded]]:
+    return [(row, found) for row, found in group if isinstance(found, Encoded)]
 
 
 def select(settings: SelectSettings, *, overwrite: bool = False, progress: bool = True) -> Outcome:
@@ -101,118 +100,100 @@ class _Selecting:
             files.discard()
         self.described = settings.as_json()
         self.saved = files.state()
-        if self.saved is not None and json.loads(self.saved["settings"]) != self.described:
-            raise ValueError(
-                f"out: {files.folder} holds a selection with other settings that did not come to "
-                "its end; go on with those, or --overwrite starts anew"
-            )
-        self.outcome = Outcome(settings.out, files.record_path)
+        self.outcome = Outcome(out=settings.out, record=files.record_path)
         self.digest = hashlib.sha256()
         self.started = time.perf_counter()
 
     def run(self) -> Outcome:
-        if self.saved is not None and self.saved["done"]:
-            self._restore(self.saved)
-            self.files.finish()
-            return self.outcome
-        tokenizer = models.load_tokenizer(self.settings.model)
-        groups = self._groups(tokenizer)
-        first = next(groups, None)  # damaged rows and missing fields, before the model is loaded
-        device = choose_device(self.settings.device)
-        model = models.load_model(
-            self.settings.model, device, choose_dtype(self.settings.dtype, device)
-        )
+        rows = self._rows()
+        if self.saved is not None:
+            self._restore(self.saved, rows)
+        if self.saved is None or not self.saved.done:
+            self._select(rows)
+        self.files.finish()
+        return self.outcome
+
+    def _select(self, rows: Samples) -> None:
         policy = self.settings.make_policy()
+        tokenizer = models.load_tokenizer(self.settings.model)
+        groups = self._groups(rows, tokenizer)
+        first = next(groups, None)  # damaged rows and missing fields, before the model is loaded
+        model = self._model() if policy.needs else None
         if wants_length(policy):
-            policy.total_batches = sum(bool(group.candidates) for group in self._groups(tokenizer))
+            every = self._groups(self._rows(), tokenizer)
+            policy.total_batches = sum(bool(_candidates(group)) for group in every)
         scorer = Scorer(
             model, tokenizer, policy, layer=self.settings.layer, seed=self.settings.seed
         )
         self._open(scorer)
         self._pass(chain([] if first is None else [first], groups), scorer)
         self._bring_to_disk(scorer, done=True)
-        self.files.finish()
-        return self.outcome
+
+    def _model(self) -> PreTrainedModel:
+        device = choose_device(self.settings.device)
+        return models.load_model(
+            self.settings.model, device, choose_dtype(self.settings.dtype, device)
+        )
 
     def _open(self, scorer: Scorer) -> None:
         if self.saved is None:
             self.files.open()
             self.files.note(json.dumps({"type": "start", **self.described}))
             return
-        scorer.load_state_dict(self.saved["scorer"])
-        self.files.open(tuple(self.saved["sizes"]))
+        scorer.load_state_dict(self.saved.scorer)
+        self.files.open(self.saved.sizes)
 
-    def _pass(self, groups: Iterable[_Group], scorer: Scorer) -> None:
+    def _pass(self, groups: Iterable[Group], scorer: Scorer) -> None:
         saved = time.perf_counter()
-        behind = 0 if self.saved is None else self.saved["counts"]["rows"]
-        with tqdm(unit=" rows", disable=not _on_a_terminal(self.progress)) as bar:
+        hidden = not (self.progress and sys.stderr.isatty())
+        with tqdm(unit=" rows", initial=self.outcome.rows, disable=hidden) as bar:
             for group in groups:
-                for row in group.rows:
-                    self.digest.update(f"{row.key}\n{row.line}\n".encode())
-                self.outcome.rows += len(group.rows)
-                bar.update(len(group.rows))
-                if behind:
-                    if self.outcome.rows >= behind:
-                        self._check_rows()
-                        assert self.saved is not None  # it says what is behind
-                        self._restore(self.saved)
-                        behind = 0
-                    continue
                 self._take(group, scorer)
+                bar.update(len(group))
                 bar.set_postfix(kept=self.outcome.kept, refresh=False)
                 if time.perf_counter() - saved >= SAVE_SECONDS:
                     self._bring_to_disk(scorer)
                     saved = time.perf_counter()
-        if behind:
-            self._check_rows()
-        self.files.note(json.dumps({"type": "end", **self.outcome.counts()}))
+        counts = {"candidates": self.outcome.candidates, **self.outcome.counts()}
+        self.files.note(json.dumps({"type": "end", **counts}))
 
-    def _groups(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[_Group]:
-        group = _Group()
+    def _rows(self) -> Samples:
         for source in self.settings.data.path:
-            for row, sample in samples(self.settings.data, source):
-                found: Encoded | str = "empty"
-                if not sample.empty:
-                    try:
-                        found = encode_sample(
-                            sample,
-                            tokenizer,
-                            self.settings.max_length,
-                            chat=self.settings.data.chat,
-                        )
-                    except NothingLeft:
-                        found = "too long to learn from"
-                group.rows.append(row)
-                group.encoded.append(found)
-                if len(group.candidates) == self.settings.batch_size:
-                    yield group
-                    group = _Group()
-        if group.rows:
+            yield from samples(self.settings.data, source)
+
+    def _groups(self, rows: Samples, tokenizer: PreTrainedTokenizerBase) -> Iterator[Group]:
+        length, chat = self.settings.max_length, self.settings.data.chat
+        group: Group = []
+        candidates = 0
+        for row, sample in rows:
+            found = encode_or_why(sample, tokenizer, length, chat)
+            group.append((row, found))
+            candidates += isinstance(found, Encoded)
+            if candidates == self.settings.batch_size:
+                yield group
+                group, candidates = [], 0
+        if group:
             yield group
 
-    def _take(self, group: _Group, scorer: Scorer) -> None:
-        candidates, outcome = group.candidates, self.outcome
-        keys = [
-            row.key
-            for row, found in zip(group.rows, group.encoded, strict=True)
-            if isinstance(found, Encoded)
-        ]
+    def _take(self, group: Group, scorer: Scorer) -> None:
         lines: Iterator[dict[str, Any]] = iter(())
-        if candidates:
-            lines = iter(reasons(*scorer.observe(candidates), keys))
-        for row, found in zip(group.rows, group.encoded, strict=True):
+        if candidates := _candidates(group):
+            keys = [row.key for row, _ in candidates]
+            lines = iter(reasons(*scorer.observe([found for _, found in candidates]), keys))
+        for row, found in group:
+            self._digest(row)
+            self.outcome.add(found)
             if isinstance(found, Encoded):
                 line = next(lines)
-                outcome.candidates += 1
-                outcome.cut += found.cut > 0
-                outcome.kept += line["kept"]
+                self.outcome.kept += line["kept"]
                 if line["kept"]:
                     self.files.keep(row.line)
             else:
                 line = {"key": row.key, "kept": False, "why": found}
-                outcome.empty += found == "empty"
-                outcome.dropped += found != "empty"
             self.files.note(json.dumps(finite({"type": "row", **line}), ensure_ascii=False))
+
+    def _digest(self, row: Row) -> None:
+        self.digest.update(f"{row.key}\n{row.line}\n".encode())
 
     def _bring_to_disk(self, scorer: Scorer, done: bool = False) -> None:
         self.outcome.seconds += time.perf_counter() - self.started
@@ -226,19 +207,25 @@ class _Selecting:
             done=done,
         )
 
-    def _restore(self, saved: dict[str, Any]) -> None:
-        for name, value in saved["counts"].items():
-            setattr(self.outcome, name, value)
-        self.outcome.seconds += saved["seconds"]
+    def _restore(self, saved: State, rows: Samples) -> None:
+        """Go on where `saved` was; takes the rows off that it had read.
 
-    def _check_rows(self) -> None:
-        assert self.saved is not None
-        if self.digest.hexdigest() != self.saved["digest"]:
+        Raises:
+            ValueError: it had other settings or rows.
+        """
+        if json.loads(saved.settings) != self.told:
+            raise ValueError(
+                f"out: {self.files.folder} holds a selection with other settings that did not come "
+                "to its end; go on with those, or --overwrite starts anew"
+            )
+        for row, _ in islice(rows, saved.counts["rows"]):
+            self._digest(row)
+        more = saved.done and next(rows, None) is not None
+        if more or self.digest.hexdigest() != saved.digest:
             raise ValueError(
                 "data: the rows are not those that the selection to be gone on with had read; "
                 "--overwrite starts anew"
             )
-
-
-def _on_a_terminal(progress: bool) -> bool:
-    return progress and sys.stderr.isatty()
+        for name, value in saved.counts.items():
+            setattr(self.outcome, name, value)
+        self.outcome.seconds += saved.seconds

@@ -26,12 +26,13 @@ class Scorer:
     """Scores candidate batches and has `policy` choose.
 
     Policies that ask for gradients of trained weights (and `layer` "last_block") get those of a
-    fresh LoRA on the model: what the first step of a training would see.
+    fresh LoRA on the model: what the first step of a training would see. Where the policy asks for
+    nothing, `model` may be None.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | None,
         tokenizer: PreTrainedTokenizerBase,
         policy: policies.Policy,
         *,
@@ -39,13 +40,13 @@ class Scorer:
         seed: int = 0,
     ) -> None:
         self.policy, self.layer = policy, layer
-        self.model: nn.Module = model
+        self.model: nn.Module | None = model
         needs = frozenset(policy.needs)
         if needs & GRADS or (layer == "last_block" and needs & GRAMS):
             self.model = models.attach_lora(model, rank=16, alpha=None, layers=None, seed=seed)
         self.pad = pad_id(tokenizer)
         self.collate = Collator(self.pad, "right")
-        self.device = next(model.parameters()).device
+        self.device = torch.device("cpu") if model is None else model.device
         self.rehearsal = Rehearsal(seed=seed) if "validation" in needs else None
         self._head: Head | None = None
         self._grads = SampleGradients()

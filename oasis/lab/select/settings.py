@@ -11,6 +11,7 @@ from oasis.lab.data.own.rows import check_source
 from oasis.lab.data.own.settings import DataSettings
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.preflight import check_model
+from oasis.lab.select.files import Files
 from oasis.train.signals.compute import LAYERS
 
 
@@ -55,15 +56,16 @@ class SelectSettings:
             raise ValueError(f"out: got {self.out}, expected a .jsonl file (one row a line)")
         if self.data.test:
             raise ValueError("data.test: of no use here, where nothing is held out")
-        if str(self.out) in self.data.path:
-            raise ValueError(f"out: {self.out} is the file to select from")
 
     def check(self) -> None:
-        """ValueError or FileNotFoundError for what is not there, before anything is loaded."""
+        """ValueError or FileNotFoundError for what is not there, or would be written over, before
+        anything is loaded.
+        """
         choose_dtype(self.dtype, choose_device(self.device))
         check_model(self.model)
         for source in self.data.path:
             check_source(source)
+            Files(self.out).refuse_source(source)
         self.make_policy()
 
     def make_policy(self) -> policies.Policy:

@@ -47,7 +47,8 @@ def unpacked(batch: dict) -> dict:
             f"batch[{strange[0]!r}]: got rows of several sequences each, which cannot be taken "
             "apart with it; expected one value per token [N, L], or a batch that is not packed"
         )
-    number = _begins(batch, real)[real].cumsum(0) - 1
+    where = real.nonzero(as_tuple=True)
+    number = _begins(batch, real)[where].cumsum(0) - 1
     lengths = number.bincount()
     begins = lengths.cumsum(0) - lengths
     column = torch.arange(len(number), device=number.device) - begins[number]
@@ -57,7 +58,7 @@ def unpacked(batch: dict) -> dict:
     for key in tokens:
         value = batch[key]
         out = value.new_full((*shape, *value.shape[2:]), IGNORED if key == "labels" else 0)
-        out[number, column] = value[real]
+        out[number, column] = value[where]
         rows[key] = out[kept.to(value.device)]
     mask = torch.arange(shape[1], device=lengths.device) < lengths.unsqueeze(1)
     return {**rows, MASK: mask[kept.to(mask.device)].long()}
@@ -68,7 +69,8 @@ def packed(rows: dict, like: dict) -> dict:
     batch `like` does.
     """
     real = rows[MASK] != 0
-    out = {key: rows[key][real].unsqueeze(0) for key in per_token(rows) if key != MASK}
+    where = real.nonzero(as_tuple=True)
+    out = {key: rows[key][where].unsqueeze(0) for key in per_token(rows) if key != MASK}
     lengths = real.sum(dim=1)
     ends = lengths.cumsum(0)
     total = torch.arange(int(ends[-1]), device=ends.device)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oasis.selection.memory import WIDTH
 from oasis.train.batch.subbatch import right_padded, targets
 from oasis.train.frozen.blocks import all_blocks, evenly, last_block, middle_block, output_of
 from oasis.train.frozen.prefix import FrozenPrefix, Skip
@@ -32,7 +33,6 @@ from oasis.train.signals.sample_grads import SampleGradients
 GRAMS = frozenset({"gram", "validation", "sketch"})  # those of the layer's gradients
 HEAD = GRAMS | {"loss", "entropy", "el2n"}
 GRADS = frozenset({"full_grads", "middle_grads"})
-SKETCH = 512  # numbers of a sketch, as many as a remembering `oasis.Selector` keeps
 LAYERS = ("head", "last_block")  # whose gradients the Gram matrix is of
 
 
@@ -81,7 +81,7 @@ def compute(
         calls.append(hidden.shape)
         last = hidden.detach()
         if scored:
-            known = head_scores(module, last, labels, head, SKETCH * ("sketch" in of_head))
+            known = head_scores(module, last, labels, head, WIDTH * ("sketch" in of_head))
             found.update({name: getattr(known, name)[:count] for name in of_head - GRAMS})
             found.update(_grams(known.gram, known.sketch, of_head, count))
         found.update(_of_states(model, batch, last, needs, count))
@@ -108,7 +108,7 @@ def compute(
             losses = mean_losses(logits, labels, where)
             found.update(grads.sketches(losses[:count], groups))
             if block:
-                gram, rows = grads.gram(losses, last_weights, SKETCH * ("sketch" in block))
+                gram, rows = grads.gram(losses, last_weights, WIDTH * ("sketch" in block))
                 found.update(_grams(gram, rows, block, count))
     return found
 

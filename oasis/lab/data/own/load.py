@@ -17,7 +17,7 @@ from oasis.lab.data.own.fields import PAIR, Layout, Sample, find_layout
 from oasis.lab.data.own.rows import Row, is_local, read_rows
 from oasis.lab.data.own.settings import DataSettings
 from oasis.lab.data.own.store import Items, Store
-from oasis.lab.data.own.tokens import NothingLeft, choice_ids, encode_sample
+from oasis.lab.data.own.tokens import EMPTY, TOO_LONG, Encoded, choice_ids, encode_or_why
 
 # A closed set of answers is found where at most so many, of at most so many characters, come ten
 # times each on average.
@@ -46,13 +46,23 @@ def samples(settings: DataSettings, source: str) -> Iterator[tuple[Row, Sample]]
 
 @dataclass
 class Counts:
-    """What became of the rows of one task."""
+    """What became of rows."""
 
     rows: int = 0
     empty: int = 0
     dropped: int = 0
     cut: int = 0
     last_only: int = 0
+
+    def add(self, found: Encoded | str) -> None:
+        """Count a row: its tokens, or why it has none (see `encode_or_why`)."""
+        self.rows += 1
+        if isinstance(found, Encoded):
+            self.cut += found.cut > 0
+            self.last_only += found.last_only
+        else:
+            self.empty += found == EMPTY
+            self.dropped += found == TOO_LONG
 
     def losses(self, max_length: int) -> list[str]:
         """What was not taken as it is, in words."""
@@ -146,20 +156,11 @@ class _Loader:
             self._take(self.tasks[task], sample, held_out)
 
     def _take(self, task: _Task, sample: Sample, held_out: bool) -> None:
-        counts, answer = task.counts, sample.answer
-        counts.rows += 1
-        if sample.empty:
-            counts.empty += 1
+        answer, settings = sample.answer, self.settings
+        encoded = encode_or_why(sample, self.tokenizer, self.max_length, settings.chat)
+        task.counts.add(encoded)
+        if isinstance(encoded, str):
             return
-        try:
-            encoded = encode_sample(
-                sample, self.tokenizer, self.max_length, chat=self.settings.chat
-            )
-        except NothingLeft:
-            counts.dropped += 1
-            return
-        counts.cut += encoded.cut > 0
-        counts.last_only += encoded.last_only
         style = _style(sample)
         if answer is None or len(answer) > LONGEST_CHOICE:
             task.answers = None

@@ -73,6 +73,21 @@ def encode_sample(
     return _fit(first, parts, max_length)
 
 
+EMPTY, TOO_LONG = "empty", "too long to learn from"
+
+
+def encode_or_why(
+    sample: Sample, tokenizer: PreTrainedTokenizerBase, max_length: int, chat: bool | None
+) -> Encoded | str:
+    """What `encode_sample` makes of a sample, or why it has nothing to learn."""
+    if sample.empty:
+        return EMPTY
+    try:
+        return encode_sample(sample, tokenizer, max_length, chat=chat)
+    except NothingLeft:
+        return TOO_LONG
+
+
 Parts = list[tuple[list[int], bool]]  # token ids, and whether they are learnt
 
 

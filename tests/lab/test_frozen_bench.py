@@ -1,0 +1,92 @@
+"""bench/frozen on a tiny model: its pool of texts, and trainings on it."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+import tiny_text
+import torch
+import yaml
+
+from bench.frozen import __main__ as bench
+from bench.frozen import texts as texts_module
+from bench.frozen.texts import pool
+from oasis.lab.compare import Grid
+from oasis.lab.data import tasks
+from oasis.lab.data.tasks import Source
+
+CHOICES = {"colours": ("red", "green", "blue"), "animals": ("cat", "dog"), "others": ("one",)}
+ARRIVALS = 8
+
+
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    """A grid of two tasks and off-task rows on a tiny model, in a folder of its own."""
+    tiny_text.model().save_pretrained(tmp_path / "model")
+    tiny_text.tokenizer().save_pretrained(tmp_path / "model")
+    for name, choices in CHOICES.items():
+        pairs = [(e.prompt, e.answer) for e in tiny_text.task(name, choices, 80).train]
+        source = Source("{}", choices, lambda pairs=pairs: (pairs, []))
+        monkeypatch.setitem(tasks.SOURCES, name, source)
+    monkeypatch.setattr(texts_module, "HELD_OUT", 6)
+    monkeypatch.setattr(texts_module, "SHORTLIST", 4)
+    monkeypatch.setattr(texts_module, "choose_dtype", lambda *_: torch.float32)
+    monkeypatch.chdir(tmp_path)
+    run = {"model": str(tmp_path / "model"), "tasks": ["colours", "animals"], "arrivals": ARRIVALS}
+    run |= {"off_task": "others", "off_task_share": 0.25, "batch_size": 4, "max_length": 32}
+    run |= {"iterations_per_sample": 0.25, "repeats": 0.25, "held_out": 6}
+    entries = ["oasis", "random", {"policy": "full"}]
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump({"run": run, "ratios": [0.5], "policies": entries}), "utf-8")
+    return path
+
+
+@torch.no_grad()
+def test_a_pool_holds_what_the_model_hands_to_its_head(grid, monkeypatch):
+    config = Grid.load(grid, []).cells()[0].config
+    made = pool(config, grid.with_name("pool.pt"))
+    assert [len(texts.answer) for texts in made.train] == [12, 12, 6]  # 1.5 times what is drawn
+    assert [len(texts.answer) for texts in made.test] == [6, 6]
+    examples, choices = texts_module._examples(config)
+    model, tokenizer = tiny_text.model(), tiny_text.tokenizer()
+    for part, kept in (("train", made.train), ("test", made.test)):
+        for index, texts in enumerate(kept):
+            for row, example in enumerate(examples[part][index]):
+                ids = torch.tensor([tokenizer(example.prompt)["input_ids"]])
+                state = model.model(ids).last_hidden_state[0, -1]
+                torch.testing.assert_close(texts.hidden[row], state, rtol=1e-5, atol=1e-5)
+                assert choices[index][texts.answer[row]] == example.answer
+            named = [tiny_text.WORDS.index(choice) for choice in choices[index]]
+            torch.testing.assert_close(
+                made.weight[made.choices[index]], model.lm_head.weight[named]
+            )
+    assert len(made.weight) == 6 + texts_module.SHORTLIST
+    monkeypatch.setattr(texts_module, "_made", None)  # the second time it is read
+    again = pool(config, grid.with_name("pool.pt"))
+    assert torch.equal(again.train[1].hidden, made.train[1].hidden)
+
+
+def test_trainings_are_run_once_and_told(grid, capsys):
+    arguments = [str(grid), "seeds=2", "out=rows.csv"]
+    bench.main(arguments)
+    with grid.with_name("rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["label"], row["seed"]) for row in rows] == [
+        (label, seed) for seed in "01" for label in ("oasis", "random", "full")
+    ]
+    for row in rows:
+        candidates, selected = int(row["candidates"]), int(row["selected"])
+        assert candidates == 20  # 2 x 8 arrivals and a quarter off task, each once
+        assert 0 <= float(row["macro"]) <= 100 and 0 <= float(row["micro"]) <= 100
+        assert selected == candidates if row["label"] == "full" else 0 < selected < candidates
+    assert "random" in capsys.readouterr().out
+    bench.main(arguments)
+    with grid.with_name("rows.csv").open(newline="") as file:
+        assert list(csv.DictReader(file)) == rows
+
+
+@pytest.mark.parametrize("wrong", ["seed=3", "pool", "run.arrivals=4"])
+def test_unknown_options_are_refused(grid, wrong):
+    with pytest.raises(SystemExit, match=f"got '{wrong}', expected .* seeds, out, pool"):
+        bench.main([str(grid), wrong])
