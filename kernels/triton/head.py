@@ -20,6 +20,7 @@ from oasis.kernels.triton.head_segments import keys_kernel, segments_kernel
 from oasis.kernels.triton.head_sketch import sketch_kernel
 from torch import Tensor
 
+from oasis.gram.algebra import multiply
 from oasis.gram.results import Results
 from oasis.gram.tensor_sketch import (
     VocabularySketch,
@@ -56,19 +57,6 @@ def head_gram(
         products = visit.vocabulary(h, weight)
         results = visit.results(products, multiply(h, h.T), mean)
         return *results, visit.sketched(h, sketch)
-
-
-def mixed(h: Tensor) -> bool:
-    """Whether torch multiplies low precision into float32 as it is (CUDA, torch 2.8 and newer)."""
-    low = h.dtype in (torch.bfloat16, torch.float16)
-    return low and h.device.type == "cuda" and hasattr(torch.ops.aten.mm, "dtype")
-
-
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a b in float32, sums in float32 or wider."""
-    if mixed(a):
-        return torch.mm(a, b, out_dtype=torch.float32)
-    return torch.mm(a.float(), b.float())
 
 
 def _up(x: int, step: int) -> int:

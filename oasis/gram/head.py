@@ -73,8 +73,8 @@ def head_gram(
 
     Args:
         hidden: [T, D], what enters the head at each position; float32, bfloat16, float16, float64.
-        weight: [V, D], same type. Low precision is widened block by block, sums are float32 or
-            wider (float64 throughout for float64).
+        weight: [V, D], same type. Sums are float32 (float64 for float64). Half types are multiplied
+            as they are on CUDA from torch 2.8 on, elsewhere widened block by block.
         labels: [T] int64 in [0, V), already shifted (the label of hidden[t] is labels[t]);
             -100 is ignored. On a GPU an ignored position costs what a label token does ("ghost"):
             leave it out where they are many.
