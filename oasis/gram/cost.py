@@ -16,7 +16,8 @@ from oasis.gram.algebra import LOW
 from oasis.gram.problem import BLOCK_ELEMENTS, GPU_BLOCK_ELEMENTS
 
 SKETCH_SAMPLES = 1024  # "auto" gives an estimate in place of the exact K only from here on
-METHODS = ("ghost", "instantiate", "sketch")
+AUTOMATIC = ("ghost", "instantiate", "sketch")
+METHODS = (*AUTOMATIC, "folded")
 HOST = torch.device("cpu")
 
 
@@ -51,7 +52,7 @@ CUDA = {
 }
 ANY = Rates(half=120e12, single=40e12, double=0.7e12, traffic=0.8e12, launch=4e-6)
 
-_OURS = 0.6  # share of the rate that the symmetric product on tensor cores reaches
+_OURS = 0.45  # share of the rate that L2 leaves to 128 x 128 tiles (bench/NOTES-head-gram-gpu.md)
 _PLAIN = 30  # reads and writes a logit of the epilogue in plain torch, 20 launches
 
 
@@ -100,6 +101,12 @@ def work(
         flops = _sums((wide, n * (n + 1) * v * d), (own, (4 if half else 3) * logits))
         traffic = 2 * epilogue + size * (6 if half else 3) * n * v * d
         return Work(flops, traffic, blocks * ((3 if half else 1) * n + 50))
+    if method == "folded":  # E is folded where it is made: on a GPU it never reaches memory
+        kept = t * (sketch_dim + t)  # the folded E, and E at everybody's label
+        traffic = 8 * t * v if gpu and dtype != torch.float64 else epilogue
+        launches = max(1.0, v * t / elements) * (2 if gpu else 25)
+        flops = _sums((own, logits + t * t * d), (own if half else wide, 2 * t * kept))
+        return Work(flops, traffic + size * (2 * kept + 6 * t * t), 60 + launches)
     chunks = max(1.0, t * sketch_dim / elements)
     transforms = size * t * sketch_dim * (8 + 2 * log2(sketch_dim))
     traffic = 2 * epilogue + transforms + size * v * d * chunks
@@ -145,7 +152,7 @@ def pick(
     device: torch.device = HOST,
 ) -> str:
     """The regime that `method="auto"` takes."""
-    methods = METHODS if samples >= SKETCH_SAMPLES else METHODS[:2]
+    methods = AUTOMATIC if samples >= SKETCH_SAMPLES else AUTOMATIC[:2]
     rates, gpu = rates_of(device), device.type == "cuda"
 
     def seconds(method: str) -> float:

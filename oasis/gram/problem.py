@@ -189,12 +189,12 @@ class Problem:
         # log(1 - tanh^2): of a saturated logit 1 - (z / cap)^2 has no digit left.
         return self.softcap * x.tanh(), 2 * (math.log(2) - x.abs() - (2 + u).log())
 
-    def sketches(self, epilogue: Epilogue) -> tuple[Tensor, Tensor]:
-        """Those asked for, [T, m] of E (as far as the epilogue has seen) and of h; m 0: none."""
+    def sketches(self, sketched: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Those asked for, [T, m] of E (the epilogue's, by one table or none) and of h."""
         if not self.sketch[0]:
             nothing = self.zeros(self.hidden.shape[0], 0)
             return nothing, nothing.clone()
-        (deltas,) = epilogue.sketched()
+        (deltas,) = sketched
         return deltas, self.width_sketch(*self.sketch)(self.hidden)
 
     def sample_sketches(self, deltas: Tensor, hidden: Tensor, r: Results) -> Tensor:

@@ -33,7 +33,7 @@ def visit(problem: Problem) -> tuple[Epilogue, Tensor, Tensor]:
 def whole(problem: Problem) -> tuple[Tensor, ...]:
     """The operator's outputs."""
     epilogue, products, inner = visit(problem)
-    return finish(problem, epilogue, products, inner, *problem.sketches(epilogue))
+    return finish(problem, epilogue, products, inner, *problem.sketches(epilogue.sketched()))
 
 
 def finish(
@@ -57,7 +57,7 @@ def partial(problem: Problem) -> tuple[Tensor, ...]:
     vocabulary."""
     epilogue, products, inner = visit(problem)
     token = torch.stack([epilogue.token[f] for f in FIELDS])
-    return products, inner, epilogue.gathers, token, *problem.sketches(epilogue)
+    return products, inner, epilogue.gathers, token, *problem.sketches(epilogue.sketched())
 
 
 @dataclass(frozen=True)

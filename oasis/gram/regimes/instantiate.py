@@ -48,7 +48,7 @@ def instantiate(problem: Problem) -> tuple[Tensor, ...]:
         _fill(block, logits, h, bounds)
         gram += _products(block)
     gram = mirrored(gram) * (top * top.unsqueeze(1))
-    sketches = problem.sample_sketches(*problem.sketches(first_pass), r)
+    sketches = problem.sample_sketches(*problem.sketches(first_pass.sketched()), r)
     return problem.outputs(gram, r.metrics, sketches)
 
 
