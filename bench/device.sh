@@ -17,8 +17,9 @@ cd "$(dirname "$0")/.."
 root=$PWD
 PYTHON=${PYTHON:-python3}
 
+tests=(tests/gpu/test_device.py tests/gpu/test_device_sketches.py)
 if [ "${1:-}" = --dry ]; then
-  OASIS_TEST_DEVICE=cpu "$PYTHON" -m pytest -p no:cacheprovider tests/gpu/test_device.py
+  OASIS_TEST_DEVICE=cpu "$PYTHON" -m pytest -p no:cacheprovider "${tests[@]}"
   exec "$PYTHON" -m bench.device --dry --out "${2:-build/device}"
 fi
 mkdir -p "${1:-bench/results}"
@@ -69,7 +70,6 @@ PYTHON
 
 # Correct first: every kernel on the card against the CPU, then those of Triton ahead of time. The
 # rest of the suite is the CPU's, and has no need of a card. A hanging kernel ends after 3 minutes.
-tests=(tests/gpu/test_device.py)
 imports triton && tests+=(tests/gpu/test_triton_head.py)
 status=0
 timeout 180 "$PYTHON" -m pytest -rs -p no:cacheprovider "${tests[@]}" 2>&1 | tee pytest.log || status=$?

@@ -35,11 +35,11 @@ def times(shape, rounds: int = 3) -> dict[str, float]:
     """CPU seconds per regime; one hopeless by the model (4 x the best estimate) is not run."""
     x = inputs(*shape)
     keys = dict(zip(("tokens", "width", "vocabulary", "samples"), shape, strict=True))
-    estimate = {m: cost.work(m, **keys).seconds(cost.CPU) for m in cost.METHODS}
+    estimate = {m: cost.work(m, **keys).seconds(cost.CPU) for m in cost.AUTOMATIC}
     limit = 4 * min(estimate.values())
     functions = {
         m: lambda m=m: head_gram(*x, num_samples=shape[3], method=m)
-        for m in cost.METHODS
+        for m in cost.AUTOMATIC
         if estimate[m] <= limit
     }
     return {m: min(t) for m, t in interleaved(functions, rounds, clock=time.process_time).items()}
@@ -69,9 +69,9 @@ def run() -> None:
         best = min(allowed, key=seconds.get)
         over = seconds[picked] / seconds[best]
         worst = max(worst, over)
-        cells = [show(seconds[m]) if m in seconds else "-" for m in cost.METHODS]
+        cells = [show(seconds[m]) if m in seconds else "-" for m in cost.AUTOMATIC]
         rows.append([*shape, *cells, picked, f"{over:.2f}"])
-    table("head_gram regimes", ["T", "D", "V", "N", *cost.METHODS, "auto", "over best"], rows)
+    table("head_gram regimes", ["T", "D", "V", "N", *cost.AUTOMATIC, "auto", "over best"], rows)
     flops, traffic = fit(measured)
     print(f"\nworst pick {worst:.2f} x the best (allowed {ALLOWED})")
     print(f"constants that fit this table: {flops:.3g} flops/s, {traffic:.3g} bytes/s")

@@ -18,12 +18,13 @@ settings.load_profile("oasis")
 HELPERS = Path(__file__).resolve().parent / "helpers"
 pytest.register_assert_rewrite(*(path.stem for path in HELPERS.glob("*.py")))
 
-# Checks of a GPU mean nothing without one, and a row of skips would hide real ones: the file is not
-# part of the suite there. OASIS_TEST_DEVICE=cpu runs it on CPU tensors (`bench/device.sh --dry`).
+# Checks of a GPU mean nothing without one, and a row of skips would hide real ones: the files are
+# not part of the suite there. OASIS_TEST_DEVICE=cpu runs them on CPU tensors
+# (`bench/device.sh --dry`).
 collect_ignore = (
     []
     if torch.cuda.is_available() or os.environ.get("OASIS_TEST_DEVICE")
-    else ["gpu/test_device.py"]
+    else ["gpu/test_device.py", "gpu/test_device_sketches.py"]
 )
 
 

@@ -2,7 +2,7 @@
 // are no atomics. A run's rotation turns the threads, so a warp still reads what lies together.
 #pragma once
 #include "common.cuh"
-#include "gram.cuh"
+#include "elements.cuh"
 #include "oasis/sketch.h"
 
 namespace oasis {
@@ -20,9 +20,7 @@ struct SketchArguments {
 
 template <typename Type>
 __device__ inline double sketch_value(const void* data, int64_t at) {
-  typename Type::Sum values[Type::kPerWord];
-  Type::unpack(typename Type::Word(static_cast<const typename Type::Element*>(data)[at]), values);
-  return double(values[0]);
+  return double(Type::value(static_cast<const typename Type::Element*>(data)[at]));
 }
 
 template <typename Type>

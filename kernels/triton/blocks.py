@@ -19,6 +19,7 @@ class Blocks:
         now and then spills a pointer to fit one more program on a multiprocessor.
     tokens: a step through what is one number a token.
     buckets: of a sketch, that one program sums.
+    folds: columns of a fold that are summed at a time.
     rows, reduce_columns: tile of the reduction by sample.
     logits: numbers in one block of logits.
     """
@@ -33,6 +34,7 @@ class Blocks:
     capped_registers: int = 128
     tokens: int = 256
     buckets: int = 512
+    folds: int = 1024
     rows: int = 16
     reduce_columns: int = 32
     logits: int = 32 << 20
@@ -59,6 +61,7 @@ INTERPRETER = Blocks(
     stages=(1, 1),
     columns=64,
     tokens=8,
+    folds=64,
     rows=4,
     reduce_columns=8,
     logits=1024,

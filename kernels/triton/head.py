@@ -1,9 +1,8 @@
 """`head_gram` by products of tokens with the Triton kernels: from hidden states to the results.
 
 The logits of low-precision inputs come straight from tensor cores (nothing is widened first), and
-the symmetric product is a kernel of its own. All launches go to the current stream of the tensors'
-device, and no size depends on a value: nothing waits, and a CUDA graph can capture all of it. An
-ignored position costs what a label token does.
+the symmetric product is a kernel of its own; or E is folded as it is made. An ignored position
+costs what a label token does.
 """
 
 from __future__ import annotations
@@ -11,19 +10,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import torch
-from oasis.kernels.triton.blocks import Blocks, blocks_for
-from oasis.kernels.triton.head_epilogue import STATE, epilogue_kernel
-from oasis.kernels.triton.head_products import products_kernel
-from oasis.kernels.triton.head_reduce import reduce_kernel, samples_kernel
-from oasis.kernels.triton.head_results import RESULTS, results_kernel
-from oasis.kernels.triton.head_segments import keys_kernel, segments_kernel
-from oasis.kernels.triton.head_sketch import sketch_kernel
-from oasis.kernels.triton.head_sketched import sketch_samples_kernel, sketch_tokens_kernel
+from oasis.kernels.triton.blocks import blocks_for
+from oasis.kernels.triton.folded import Folded
+from oasis.kernels.triton.visit import Segments, Visit
 from torch import Tensor
 
-from oasis.gram.tensor_sketch import VocabularySketch, convolved, vocabulary_sketch, width_sketch
-
-MAX_GRID = 65535  # of a launch in its second dimension
+from oasis.gram.algebra import multiply
+from oasis.gram.tensor_sketch import VocabularySketch, vocabulary_sketch
 
 
 def head_gram(
@@ -37,210 +30,21 @@ def head_gram(
     scale: float,
     mean: bool,
     sketch: tuple[int, int],
+    fold: int = 0,
 ) -> tuple[Tensor, ...]:
-    """What the operator `oasis::head_gram` returns by "ghost"; `sketch` is (numbers per
-    sample, 0 for none; their seed)."""
+    """What the operator `oasis::head_gram` returns by "ghost", or by "folded" into `fold` columns;
+    `sketch` is (numbers per sample, 0 for none; the seed of both)."""
     device = hidden.device
+
+    def table(dim: int) -> VocabularySketch:
+        return vocabulary_sketch(weight.shape[0], dim, sketch[1], torch.float32, device)
+
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         segments = Segments(labels, sample, num_samples, weight.shape[0], blocks_for(device))
-        table = None
-        if sketch[0]:
-            table = vocabulary_sketch(weight.shape[0], *sketch, torch.float32, device)
-        visit = Visit(segments, bias, softcap, scale, hidden.dtype, table)
+        asked = table(sketch[0]) if sketch[0] else None
+        head = segments, bias, softcap, scale, hidden.dtype, asked
+        visit = Folded(*head, table(fold)) if fold else Visit(*head)
         h = hidden.index_select(0, segments.order)
         products = visit.vocabulary(h, weight)
         results = visit.results(products, multiply(h, h.T), mean)
         return *results, visit.sketched(h, sketch, results[-1])
-
-
-def mixed(h: Tensor) -> bool:
-    """Whether torch multiplies low precision into float32 as it is (CUDA, torch 2.8 and newer)."""
-    low = h.dtype in (torch.bfloat16, torch.float16)
-    return low and h.device.type == "cuda" and hasattr(torch.ops.aten.mm, "dtype")
-
-
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a b in float32, sums in float32 or wider."""
-    if mixed(a):
-        return torch.mm(a, b, out_dtype=torch.float32)
-    return torch.mm(a.float(), b.float())
-
-
-def _up(x: int, step: int) -> int:
-    return -(-x // step) * step
-
-
-class Segments:
-    """The T tokens by sample. `order` [T] int64 is where each of them was."""
-
-    def __init__(
-        self, labels: Tensor, sample: Tensor, samples: int, vocabulary: int, blocks: Blocks
-    ):
-        self.count, self.samples, self.blocks = labels.numel(), samples, blocks
-        self.size = min(blocks.vocabulary_block(self.count), vocabulary)  # columns of a block
-        parts = -(-vocabulary // self.size)
-        self.poison = labels.new_empty(1, dtype=torch.float64)
-        keys = labels.new_empty((2, self.count), dtype=torch.int32)
-        step = blocks.tokens
-        keys_kernel[(1,)](
-            labels.contiguous(), sample.contiguous(), keys, self.poison, self.count, samples,
-            vocabulary, BLOCK=step,
-        )  # fmt: skip
-        ordered, order = torch.sort(keys, dim=1, stable=True)
-        self.owner, self.ordered_labels = ordered.unbind()
-        self.order = order[0]
-        self.labels, self.label_index = torch.empty_like(keys).unbind()
-        self.offsets = keys.new_empty(samples + 1)
-        self.bounds = keys.new_empty(parts + 1)
-        longest = max(self.count, samples + 1, parts + 1)
-        segments_kernel[(-(-longest // step),)](
-            keys, ordered, order, self.labels, self.label_index, self.offsets, self.bounds,
-            self.count, samples, parts, self.size, self.count.bit_length(), BLOCK=step,
-        )  # fmt: skip
-
-
-class Visit:
-    """The state of T tokens on their way through the vocabulary (docs/method.md 1.2)."""
-
-    def __init__(
-        self,
-        segments: Segments,
-        bias: Tensor | None,
-        softcap: float,
-        scale: float,
-        dtype: torch.dtype,
-        table: VocabularySketch | None,
-    ):
-        self.segments, self.blocks = segments, segments.blocks
-        self.bias = None if bias is None else bias.float().contiguous()
-        self.softcap, self.scale = softcap, scale
-        # What rounding E to float16 loses is far below what half-precision inputs carry; float32
-        # inputs keep their precision with a second plane.
-        self.planes = 2 if dtype == torch.float32 else 1
-        count = segments.count
-        self.side = _up(count, self.blocks.tile)  # rows and columns of `products`, whole tiles
-        poison = segments.poison
-        self.state = poison.new_empty((STATE, count))
-        self.factor = poison.new_zeros(self.side, dtype=torch.float32)
-        self.gathers = self.factor.new_empty((count, count))
-        # Zero rows pad the last tile.
-        shape = (self.planes, self.side, _up(segments.size, self.blocks.columns))
-        self.entries = self.factor.new_zeros(shape, dtype=torch.float16)
-        self.of_token = self.state.new_empty((RESULTS, count))
-        self.table = table
-        self.sketches = self.gathers.new_empty((count, table.dim if table else 0))
-
-    def vocabulary(self, h: Tensor, weight: Tensor) -> Tensor:
-        """Sums of E E^T over all columns, [side, side], the lower half."""
-        products = self.factor.new_zeros((self.side, self.side))
-        size = self.segments.size
-        for first in range(0, weight.shape[0], size):
-            logits = multiply(h, weight[first : first + size].T)
-            self.epilogue(logits, first)
-            self.add_sketches(first, logits.shape[1])
-            self.add_products(products, logits.shape[1])
-            del logits  # before the next block takes memory
-        return products
-
-    def epilogue(self, logits: Tensor, first: int) -> None:
-        """Takes in the logits [T, C] of columns `first`, ...; their E is left in `entries`."""
-        s, blocks = self.segments, self.blocks
-        epilogue_kernel[(s.count,)](
-            logits,
-            logits.stride(0),
-            self.entries,
-            self.entries.stride(0),
-            self.entries.stride(1),
-            logits if self.bias is None else self.bias,
-            s.labels,
-            s.ordered_labels,
-            s.bounds[first // s.size :],
-            self.gathers,
-            self.state,
-            self.factor,
-            first,
-            logits.shape[1],
-            s.count,
-            self.scale,
-            self.softcap,
-            HAS_BIAS=self.bias is not None,
-            HAS_CAP=self.softcap != 0,
-            PLANES=self.planes,
-            BLOCK=blocks.columns,
-            num_warps=blocks.column_warps,
-            maxnreg=blocks.capped_registers if self.softcap else blocks.column_registers,
-        )
-
-    def add_sketches(self, first: int, columns: int) -> None:
-        """Adds E of `epilogue` to the sketches of the tokens."""
-        if self.table is None:
-            return
-        dim, step = self.table.dim, self.blocks.buckets
-        sketch_kernel[(self.segments.count, -(-dim // step))](
-            self.entries, self.entries.stride(0), self.entries.stride(1), self.factor,
-            self.table.buckets, self.table.signs, self.sketches, first, columns, dim,
-            PLANES=self.planes, BUCKETS=step,
-        )  # fmt: skip
-
-    def add_products(self, products: Tensor, columns: int) -> None:
-        """products <- factor products factor^T + E E^T, E what `epilogue` made of its logits."""
-        blocks = self.blocks
-        tiles = self.side // blocks.tile
-        products_kernel[(tiles * (tiles + 1) // 2,)](
-            self.entries,
-            self.entries.stride(0),
-            self.entries.stride(1),
-            products,
-            self.factor,
-            self.side,
-            columns,
-            PLANES=self.planes,
-            TILE=blocks.tile,
-            DEPTH=blocks.depth,
-            num_warps=blocks.warps,
-            num_stages=blocks.stages[self.planes - 1],
-        )
-
-    def results(self, products: Tensor, inner: Tensor, mean: bool) -> tuple[Tensor, ...]:
-        """(gram, loss, entropy, el2n, correct, tokens) by sample."""
-        s, blocks = self.segments, self.blocks
-        n, rows, capped = s.samples, blocks.rows, self.softcap != 0
-        of_token = self.of_token
-        results_kernel[(-(-s.count // blocks.tokens),)](
-            self.state, s.labels, s.owner, s.offsets, of_token, s.count, n, self.scale,
-            self.softcap, MEAN=mean, HAS_CAP=capped, BLOCK=blocks.tokens,
-        )  # fmt: skip
-        tiles = s.count // rows + n
-        partial = of_token.new_empty((tiles, n))
-        for first in range(0, n, MAX_GRID):
-            reduce_kernel[(tiles, min(n - first, MAX_GRID))](
-                products, inner, self.gathers, s.label_index, self.state, of_token, s.offsets,
-                partial, self.side, s.count, n, first, self.softcap, HAS_CAP=capped, ROWS=rows,
-                COLUMNS=blocks.reduce_columns, num_warps=4,
-            )  # fmt: skip
-        real = [partial.new_empty(shape) for shape in ((n, n), (n,), (n,), (n,))]
-        whole = [partial.new_empty(n, dtype=torch.int64) for _ in range(2)]
-        samples_kernel[(n,)](
-            partial, of_token, s.offsets, s.poison, *real, *whole, s.count, n, ROWS=rows,
-            BLOCK=blocks.reduce_columns,
-        )  # fmt: skip
-        return *real, *whole
-
-    def sketched(self, h: Tensor, sketch: tuple[int, int], tokens: Tensor) -> Tensor:
-        """[N, m] float64, sketches of the gradients (m may be 0), after `results`, whose `tokens`
-        [N] are those of each sample."""
-        s, table, step = self.segments, self.table, self.blocks.buckets
-        sketches = self.state.new_empty((s.samples, sketch[0]))
-        if table is None:
-            return sketches
-        of_hidden = width_sketch(h.shape[1], *sketch, torch.float32, h.device)(h)
-        parts, how = -(-table.dim // step), {"BLOCK": self.blocks.tokens, "BUCKETS": step}
-        sketch_tokens_kernel[(s.count, parts)](
-            self.sketches, of_hidden, self.of_token, s.labels, s.owner, s.offsets, table.buckets,
-            table.signs, s.count, s.samples, table.dim, **how,
-        )  # fmt: skip
-        sums = convolved(self.sketches, of_hidden, tokens)
-        sketch_samples_kernel[(s.samples, parts)](
-            sums, self.of_token, s.offsets, s.poison, sketches, s.count, table.dim, **how
-        )
-        return sketches

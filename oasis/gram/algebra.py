@@ -1,9 +1,37 @@
-"""Symmetric products kept as lower halves, and sums over the segments that samples are."""
+"""Products with float32 sums, symmetric ones as lower halves, and sums over samples' segments."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+LOW = (torch.bfloat16, torch.float16)
+MIXED = "cuda"  # the device whose products of half types are summed, and come out, in float32
+
+
+def mixed(x: Tensor) -> bool:
+    """Whether torch multiplies this half type into float32 as it is (CUDA, torch 2.8 and newer)."""
+    if x.dtype not in LOW or x.device.type != MIXED or not hasattr(torch.ops.aten.mm, "dtype"):
+        return False
+    return x.dtype == torch.bfloat16 or not _float16_sums()
+
+
+def _float16_sums() -> bool:
+    """Whether the user lets float16 products be summed in float16: there is no float32 result."""
+    return bool(getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False))
+
+
+def sum_type(dtype: torch.dtype) -> torch.dtype:
+    """The type that products of this one are summed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """a b with float32 sums (float64 for float64); halves are multiplied as they are if `mixed`."""
+    if mixed(a):
+        return torch.mm(a, b, out_dtype=torch.float32, out=out)
+    work = sum_type(a.dtype)
+    return torch.mm(a.to(work), b.to(work), out=out)
 
 
 def add_lower_products(out: Tensor, rows: Tensor) -> None:
@@ -13,7 +41,10 @@ def add_lower_products(out: Tensor, rows: Tensor) -> None:
     for begin in range(0, rows.shape[0], tile):
         end = min(begin + tile, rows.shape[0])
         target = out[begin:end, :end]
-        torch.addmm(target, rows[begin:end], rows[:end].T, out=target)
+        if rows.dtype == out.dtype:
+            torch.addmm(target, rows[begin:end], rows[:end].T, out=target)
+        else:  # torch 2.8 has no addmm of half types onto float32
+            target += multiply(rows[begin:end], rows[:end].T)
 
 
 def mirrored(lower: Tensor) -> Tensor:

@@ -12,12 +12,13 @@ from math import log2
 
 import torch
 
-from oasis.gram.problem import BLOCK_ELEMENTS
+from oasis.gram.algebra import LOW
+from oasis.gram.problem import BLOCK_ELEMENTS, GPU_BLOCK_ELEMENTS
 
 SKETCH_SAMPLES = 1024  # "auto" gives an estimate in place of the exact K only from here on
-METHODS = ("ghost", "instantiate", "sketch")
+AUTOMATIC = ("ghost", "instantiate", "sketch")
+METHODS = (*AUTOMATIC, "folded")
 HOST = torch.device("cpu")
-LOW = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ CUDA = {
 }
 ANY = Rates(half=120e12, single=40e12, double=0.7e12, traffic=0.8e12, launch=4e-6)
 
-_OURS = 0.6  # share of the rate that the symmetric product on tensor cores reaches
+_OURS = 0.45  # share of the rate that L2 leaves to 128 x 128 tiles (bench/NOTES-head-gram-gpu.md)
 _PLAIN = 30  # reads and writes a logit of the epilogue in plain torch, 20 launches
 
 
@@ -83,30 +84,49 @@ def work(
     t, d, v, n = (float(max(x, 1)) for x in (tokens, width, vocabulary, samples))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     size = wide.itemsize
+    elements = GPU_BLOCK_ELEMENTS if gpu else BLOCK_ELEMENTS
+    half = gpu and dtype in LOW
+    own = dtype if half else wide  # of products with h or W; sums are multiplied in `wide`
     logits = 2 * t * v * d  # flops of one pass, and the traffic of its epilogue:
     epilogue = (_PLAIN if gpu else 4) * size * t * v
     if method == "ghost":
         if gpu and dtype != torch.float64:
             return _ghost_on_tensor_cores(t, d, v, dtype)
-        blocks = max(1.0, v * t / BLOCK_ELEMENTS)
+        blocks = max(1.0, v * t / elements)
         traffic = epilogue + 2 * size * t * t * (blocks + 4)
         return Work({wide: logits + t * (t + 256) * (v + d)}, traffic, 40 + 25 * blocks)
     if method == "instantiate":  # B is written by one product and read by the next
-        blocks = v / min(v, max(16.0, BLOCK_ELEMENTS / (n * d)))
-        flops = {wide: 3 * logits + n * (n + 1) * v * d}
-        return Work(flops, 2 * epilogue + size * 3 * n * v * d, blocks * (n + 50))
-    chunks = max(1.0, t * sketch_dim / BLOCK_ELEMENTS)
+        blocks = v / min(v, max(16.0, elements / (n * d)))
+        # Deltas are two halves, and the second one's product is added.
+        flops = _sums((wide, n * (n + 1) * v * d), (own, (4 if half else 3) * logits))
+        traffic = 2 * epilogue + size * (6 if half else 3) * n * v * d
+        return Work(flops, traffic, blocks * ((3 if half else 1) * n + 50))
+    if method == "folded":  # E is folded where it is made: on a GPU it never reaches memory
+        kept = t * (sketch_dim + t)  # the folded E, and E at everybody's label
+        traffic = 8 * t * v if gpu and dtype != torch.float64 else epilogue
+        launches = max(1.0, v * t / elements) * (2 if gpu else 25)
+        flops = _sums((own, logits + t * t * d), (own if half else wide, 2 * t * kept))
+        return Work(flops, traffic + size * (2 * kept + 6 * t * t), 60 + launches)
+    chunks = max(1.0, t * sketch_dim / elements)
     transforms = size * t * sketch_dim * (8 + 2 * log2(sketch_dim))
     traffic = 2 * epilogue + transforms + size * v * d * chunks
-    return Work({wide: logits + n * n * sketch_dim}, traffic, chunks * 40 * max(1.0, v / 1024))
+    flops = _sums((wide, n * n * sketch_dim), (own, logits))
+    columns = elements / min(t, elements / sketch_dim) if gpu else 1024
+    return Work(flops, traffic, chunks * 40 * max(1.0, v / columns))
+
+
+def _sums(*flops: tuple[torch.dtype, float]) -> dict[torch.dtype, float]:
+    total: dict[torch.dtype, float] = {}
+    for dtype, count in flops:
+        total[dtype] = total.get(dtype, 0.0) + count
+    return total
 
 
 def _ghost_on_tensor_cores(t: float, d: float, v: float, dtype: torch.dtype) -> Work:
     """Logits by cuBLAS in their own type, E in one plane of float16 or two, and their products."""
     low = dtype in LOW
     logits, products = 2 * t * v * d, t * (t + 128) * v / _OURS
-    flops = {dtype: logits + t * t * d}
-    flops[torch.float16] = flops.get(torch.float16, 0.0) + (products if low else 3 * products)
+    flops = _sums((dtype, logits + t * t * d), (torch.float16, (1 if low else 3) * products))
     blocks = max(1.0, v * t / (32 << 20), v / 16384)
     traffic = (12 if low else 16) * t * v + 4 * t * t * (blocks + 4)
     return Work(flops, traffic, 40 + 3 * blocks)
@@ -132,7 +152,7 @@ def pick(
     device: torch.device = HOST,
 ) -> str:
     """The regime that `method="auto"` takes."""
-    methods = METHODS if samples >= SKETCH_SAMPLES else METHODS[:2]
+    methods = AUTOMATIC if samples >= SKETCH_SAMPLES else AUTOMATIC[:2]
     rates, gpu = rates_of(device), device.type == "cuda"
 
     def seconds(method: str) -> float:

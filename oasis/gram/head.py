@@ -73,8 +73,8 @@ def head_gram(
 
     Args:
         hidden: [T, D], what enters the head at each position; float32, bfloat16, float16, float64.
-        weight: [V, D], same type. Low precision is widened block by block, sums are float32 or
-            wider (float64 throughout for float64).
+        weight: [V, D], same type. Sums are float32 (float64 for float64). Half types are multiplied
+            as they are on CUDA from torch 2.8 on, elsewhere widened block by block.
         labels: [T] int64 in [0, V), already shifted (the label of hidden[t] is labels[t]);
             -100 is ignored. On a GPU an ignored position costs what a label token does ("ghost"):
             leave it out where they are many.
@@ -88,8 +88,11 @@ def head_gram(
             at a time, for T well above 4 D) are exact; "sketch" is an unbiased estimate whose
             memory and time grow with T alone: the standard deviation of K_ij over seeds is below
             sqrt(11 / sketch_dim K_ii K_jj). "auto": the cheapest by a cost model of the shapes,
-            a sketch only for N >= 1024. The result names what was used.
-        sketch_dim: of method="sketch" alone: numbers per sample that K is estimated from, >= 16.
+            a sketch only for N >= 1024. The result names what was used. "folded", never taken by
+            itself, is "ghost" with the vocabulary folded into `sketch_dim` columns, labels apart
+            and exact: an unbiased estimate, a deviation below sqrt(2 / sketch_dim K_ii K_jj).
+        sketch_dim: of "sketch" and "folded" alone: numbers that a sample's gradient ("sketch"), or
+            a token's error vector ("folded"), is estimated from, >= 16.
         seed: of all sketches: the same seed gives the same ones.
         sketch: with every method: numbers of the sketch of each gradient that is returned beside K
             (`HeadGram.sketch`), to compare samples of different calls; 0 for none. Inner products

@@ -14,6 +14,7 @@ from oasis.gram.checks import check_head_tensors, check_head_values
 from oasis.gram.cost import METHODS
 from oasis.gram.problem import Problem
 from oasis.gram.regimes import ghost
+from oasis.gram.regimes.folded import folded
 from oasis.gram.regimes.instantiate import instantiate
 from oasis.gram.regimes.sketch import from_sketches
 from oasis.operators.library import implement
@@ -73,11 +74,11 @@ def head_gram_blocks(
         raise ValueError(f"method: got {method!r}, expected one of {', '.join(METHODS)}")
     check_head_tensors(hidden, weight, labels, sample, bias)
     arguments = hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean
-    tiled = method == "ghost" and choose(hidden.device, hidden.dtype)[0] == "triton"
+    tiled = method in ("ghost", "folded") and choose(hidden.device, hidden.dtype)[0] == "triton"
     if not tiled or hidden.device.type == "cpu":  # where nothing waits for a value
         check_head_values(labels, sample, num_samples, weight.shape[0])
     if tiled and labels.numel():
-        return triton_head_gram(*arguments, (sketch, seed))
+        return triton_head_gram(*arguments, (sketch, seed), sketch_dim * (method == "folded"))
     problem = _problem(*arguments, (sketch, seed))
     if problem.labels.numel() == 0:
         return _nothing(problem)
@@ -85,6 +86,8 @@ def head_gram_blocks(
         return ghost.whole(problem)
     if method == "instantiate":
         return instantiate(problem)
+    if method == "folded":
+        return folded(problem, sketch_dim, seed)
     return from_sketches(problem, sketch_dim, seed)
 
 

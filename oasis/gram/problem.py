@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oasis.gram.algebra import segment_sum
+from oasis.gram.algebra import mixed, multiply, segment_sum, sum_type
 from oasis.gram.backends.choice import epilogue_type
 from oasis.gram.backends.epilogue import Epilogue
 from oasis.gram.results import Results
@@ -23,6 +23,7 @@ from oasis.gram.tensor_sketch import (
 from oasis.names import IGNORED
 
 BLOCK_ELEMENTS = 4 << 20  # numbers in one block of logits (16 MiB in float32)
+GPU_BLOCK_ELEMENTS = 32 << 20  # the same on a GPU, where a block costs some 50 launches
 _WIDE_BLOCK = 1024  # columns of logits below which products read and write T x T too often
 
 
@@ -30,8 +31,9 @@ _WIDE_BLOCK = 1024  # columns of logits below which products read and write T x 
 class Problem:
     """The label tokens of a batch, those of one sample side by side, and the head.
 
-    `hidden` [T, D] and the sums are float32 (float64 for float64 input). `labels` [T] count from
-    the first row of `weight`, and lie outside it where the head is a part of the vocabulary.
+    `hidden` [T, D] is of the type that products are made in: that of the sums (`work`), or as given
+    where the device multiplies it so. `labels` [T] count from the first row of `weight`, and lie
+    outside it where the head is a part of the vocabulary.
     """
 
     hidden: Tensor
@@ -66,9 +68,9 @@ class Problem:
         # Tokens of one sample side by side: each entry of the result is then one rectangle.
         by_sample = torch.argsort(owner, stable=True)
         index, owner = labelled[by_sample], owner[by_sample]
-        work = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        work = sum_type(hidden.dtype)
         return cls(
-            hidden[index].to(work),
+            hidden[index].to(hidden.dtype if mixed(hidden) else work),
             labels[index].contiguous(),
             owner,
             torch.bincount(owner, minlength=num_samples),
@@ -80,17 +82,25 @@ class Problem:
             backend,
         )
 
+    @property
+    def work(self) -> torch.dtype:
+        """float32, or float64 for float64 input: the type of logits, E and sums."""
+        return sum_type(self.hidden.dtype)
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Sums that have not begun."""
+        return self.hidden.new_zeros(shape, dtype=self.work)
+
     def vocabulary_sketch(self, dim: int, seed: int) -> VocabularySketch:
         """The tables for the rows of the head that are here."""
-        like = self.hidden
         last = self.first + self.weight.shape[0]
-        tables = vocabulary_sketch(last, dim, seed, like.dtype, like.device)
+        tables = vocabulary_sketch(last, dim, seed, self.work, self.hidden.device)
         return replace(tables, start=self.first)
 
     def width_sketch(self, dim: int, seed: int) -> WidthSketch:
         """The tables for h."""
         like = self.hidden
-        return width_sketch(like.shape[1], dim, seed, like.dtype, like.device)
+        return width_sketch(like.shape[1], dim, seed, self.work, like.device)
 
     def asked_sketches(self) -> list[VocabularySketch]:
         """The tables of the sketch that is asked for beside K: of none or one."""
@@ -108,7 +118,7 @@ class Problem:
         distinct, index = torch.unique(labels, sorted=True, return_inverse=True)
         if not gathers:
             distinct = distinct[:0]
-        arguments = self.bias, self.scale, self.softcap, self.hidden.dtype, sketches
+        arguments = self.bias, self.scale, self.softcap, self.work, sketches
         return epilogue_type(self.backend)(labels, index, distinct, *arguments)
 
     def blocks(self, hidden: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
@@ -119,7 +129,7 @@ class Problem:
         """
         vocabulary, width = self.weight.shape
         count, size = hidden.shape[0], min(size, vocabulary)
-        buffer = hidden.new_empty(count * size)
+        buffer = hidden.new_empty(count * size, dtype=self.work)
         same = self.weight.dtype == hidden.dtype
         widened = None if same else hidden.new_empty((size, width))
         for first in range(0, vocabulary, size):
@@ -127,16 +137,23 @@ class Problem:
             if widened is not None:
                 rows = widened[: rows.shape[0]].copy_(rows)
             logits = buffer[: count * rows.shape[0]].view(rows.shape[0], count)
-            torch.mm(rows, hidden.T, out=logits)
+            multiply(rows, hidden.T, out=logits)
             yield first, logits.T
+
+    @property
+    def block_elements(self) -> int:
+        """Numbers that a block may hold."""
+        return GPU_BLOCK_ELEMENTS if self.hidden.is_cuda else BLOCK_ELEMENTS
 
     def block_size(self, count: int) -> int:
         """Columns of logits at once for `count` tokens."""
+        elements = self.block_elements
         if self.weight.dtype != self.hidden.dtype:  # widened weights are a block of their own
-            return max(256, BLOCK_ELEMENTS // max(count, self.weight.shape[1]))
-        # A quarter of that stays in cache between the products, but for very many tokens.
-        whole = BLOCK_ELEMENTS // max(count, 1)
-        return max(256, min(whole, max(whole // 4, _WIDE_BLOCK)))
+            return max(256, elements // max(count, self.weight.shape[1]))
+        whole = elements // max(count, 1)
+        # A quarter of that stays in a CPU's cache between the products, but for very many tokens.
+        quarter = min(whole, max(whole // 4, _WIDE_BLOCK))
+        return max(256, whole if self.hidden.is_cuda else quarter)
 
     def results(self, token: dict[str, Tensor], rows: slice = slice(None)) -> Results:
         """Losses and gradient factors of these tokens from the epilogue's final state."""
@@ -175,12 +192,12 @@ class Problem:
         # log(1 - tanh^2): of a saturated logit 1 - (z / cap)^2 has no digit left.
         return self.softcap * x.tanh(), 2 * (math.log(2) - x.abs() - (2 + u).log())
 
-    def sketches(self, epilogue: Epilogue) -> tuple[Tensor, Tensor]:
-        """Those asked for, [T, m] of E (as far as the epilogue has seen) and of h; m 0: none."""
+    def sketches(self, sketched: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Those asked for, [T, m] of E (the epilogue's, by one table or none) and of h."""
         if not self.sketch[0]:
-            nothing = self.hidden.new_empty((self.hidden.shape[0], 0))
+            nothing = self.zeros(self.hidden.shape[0], 0)
             return nothing, nothing.clone()
-        (deltas,) = epilogue.sketched()
+        (deltas,) = sketched
         return deltas, self.width_sketch(*self.sketch)(self.hidden)
 
     def sample_sketches(self, deltas: Tensor, hidden: Tensor, r: Results) -> Tensor:

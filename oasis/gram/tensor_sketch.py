@@ -10,7 +10,7 @@ different calls, and of parts of a vocabulary, belong together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -82,6 +82,13 @@ class VocabularySketch:
         signs = _draw(of_signs, 2, length) * 2 - 1
         tables = buckets.to(device, torch.int32), signs.to(device, dtype)
         return cls(dim, tuple(shifts.tolist()), *tables)
+
+    def without(self, positions: Tensor) -> VocabularySketch:
+        """The same tables, to which these positions (from `start`; negative: none) add nothing."""
+        length = self.signs.numel()
+        at = torch.where(positions < 0, length, positions + self.start)
+        signs = torch.cat([self.signs, self.signs.new_zeros(1)]).index_fill(0, at, 0.0)
+        return replace(self, signs=signs[:length])
 
     def add(self, out: Tensor, values: Tensor, first: int) -> None:
         """out [R, m] += the sketch of values [R, C], which stand at `first`, ..."""

@@ -23,7 +23,7 @@ def measured():
 
 def test_a_cpu_takes_what_was_measured_to_be_best():
     rows = list(measured())
-    assert len(rows) > 30 and {row[-1] for row in rows} == set(cost.METHODS)
+    assert len(rows) > 30 and {row[-1] for row in rows} == set(cost.AUTOMATIC)
     for *shape, regime in rows:
         assert cost.pick(*shape) == regime, shape
 
@@ -40,10 +40,12 @@ def test_tensor_cores_make_ghost_the_cheapest(tokens, width, vocabulary):
 @pytest.mark.parametrize(
     ("tokens", "samples", "dtype", "regime"),
     [
-        (16384, 16, torch.float64, "instantiate"),
+        (16384, 16, torch.float64, "ghost"),
+        (65536, 16, torch.float64, "instantiate"),
         (16384, 16, torch.float32, "ghost"),
         (65536, 16, torch.float32, "instantiate"),
-        (65536, 16, torch.bfloat16, "ghost"),
+        (16384, 16, torch.bfloat16, "ghost"),
+        (65536, 16, torch.bfloat16, "instantiate"),
         (100_000, 4096, torch.bfloat16, "sketch"),
         (100_000, 4096, torch.float32, "sketch"),
     ],
@@ -72,5 +74,8 @@ def test_work_counts_flops_in_the_type_they_are_done_in():
     # Two planes of float16 are three products of one.
     assert full.flops[torch.float16] == pytest.approx(3 * low.flops[torch.float16])
     assert set(full.flops) == {torch.float32, torch.float16}
+    # Deltas are two halves; products of gradients, which are sums, stay float32.
+    low = cost.work("instantiate", dtype=torch.bfloat16, **shape)
+    assert low.flops == {torch.bfloat16: 8 * t * v * d, torch.float32: 16 * 17 * v * d}
     double = cost.work("instantiate", dtype=torch.float64, **shape)
     assert set(double.flops) == {torch.float64}

@@ -16,7 +16,6 @@ from peaked_heads import VOCABULARY, assert_right, peaked_head
 import oasis
 from oasis import reference
 from oasis.gram import problem
-from oasis.gram.regimes import instantiate, sketch
 
 BACKENDS = ("compiled", "torch")
 BLOCK = 1 << 13  # numbers in a block of logits here
@@ -25,8 +24,7 @@ BLOCK = 1 << 13  # numbers in a block of logits here
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of some 250 columns; gives the list of those visited."""
-    for module in (problem, instantiate, sketch):
-        monkeypatch.setattr(module, "BLOCK_ELEMENTS", BLOCK)
+    monkeypatch.setattr(problem, "BLOCK_ELEMENTS", BLOCK)
     visited, blocks = [], problem.Problem.blocks
 
     def counted(self, hidden, size):
@@ -175,7 +173,6 @@ def test_any_places_and_heights(tokens, softcap, method):
         "softcap": softcap,
     }
     with pytest.MonkeyPatch.context() as patch:
-        for module in (problem, instantiate):
-            patch.setattr(module, "BLOCK_ELEMENTS", BLOCK // 4)
+        patch.setattr(problem, "BLOCK_ELEMENTS", BLOCK // 4)
         got = oasis.head_gram(**arguments, method=method)
     assert_right(got, reference.head_gram(**arguments), 1e-5)

@@ -144,7 +144,7 @@ def test_sketch_follows_the_running_maximum(slope, generator, monkeypatch):
 
 
 def test_sketch_spans_several_chunks_of_tokens(generator, monkeypatch):
-    monkeypatch.setattr("oasis.gram.regimes.sketch.chunk_tokens", lambda dim: 5)
+    monkeypatch.setattr("oasis.gram.regimes.sketch.chunk_tokens", lambda *_: 5)
     arguments = problem(generator, lengths=[3, 0, 2, 9, 0, 1, 4], d=6, v=500)
     got = oasis.head_gram(**arguments, method="sketch", sketch_dim=64, seed=3)
     monkeypatch.undo()

@@ -93,6 +93,7 @@ def exercise(device: Device, generator) -> None:
     """Small calls that reach every barrier."""
     grads = torch.randn(4, 2300, generator=generator)
     device.gram(grads)
+    device.gram(grads.bfloat16())
     valid = torch.ones(12).bool()
     valid[0] = False
     for gram in (random_gram(12, 20, generator), torch.eye(12).double()):  # equal scores as well

@@ -20,12 +20,13 @@ from .device import INCLUDES, LAUNCHERS
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 # Registers per thread that each kernel may take. 64 Ki of them make a processor: the small Gram
-# tile is planned for 5 blocks of 96 threads, exact SIREN for one block of 512.
+# tile is planned for 5 blocks of 96 or 128 threads, exact SIREN for one block of 512.
 BOUNDS = {
-    "gram_kernel.*Float64.*": 192,
-    "gram_kernel.*(Float32|float16|Float16).*GramShapeILi16E.*": 120,
-    "gram_kernel.*(Float32|float16|Float16).*GramShapeILi64ELb1E.*": 136,
-    "gram_kernel.*(Float32|float16|Float16).*GramShapeILi64ELb0E.*": 160,
+    "gram_kernel.*CudaCores.*Float64.*": 208,
+    "gram_kernel.*CudaCores.*Float32ELi16E.*": 120,
+    "gram_kernel.*CudaCores.*Float32ELi64ELb1E.*": 136,
+    "gram_kernel.*CudaCores.*Float32ELi64ELb0E.*": 160,
+    "gram_kernel.*TensorCores.*": 102,  # 5 blocks of 128 threads, 2 of 320, 1 of 512
     "gram_reduce_kernel.*": 48,
     "siren_exact_kernel.*": 128,
     "select_exact_kernel.*": 128,

@@ -17,6 +17,7 @@ from head_problems import problem
 from interpreter import obstacle
 from oasis.kernels.triton.blocks import ANY, TABLE
 from oasis.kernels.triton.head_epilogue import epilogue_kernel
+from oasis.kernels.triton.head_fold import features_kernel, fold_kernel
 from oasis.kernels.triton.head_products import products_kernel
 from oasis.kernels.triton.head_reduce import reduce_kernel, samples_kernel
 from oasis.kernels.triton.head_results import results_kernel
@@ -39,8 +40,11 @@ BINARIES = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 @pytest.mark.skipif(
     bool(INTERPRETER_OBSTACLE), reason=f"{INTERPRETER_OBSTACLE}; CI has versions that fit"
 )
-def test_interpreted():
-    """Runs tests/gpu/interpreted_head.py, all of it, in a process that interprets."""
+@pytest.mark.parametrize(
+    ("file", "least"), [("head", 50), ("head_options", 20), ("pieces", 3), ("folded", 10)]
+)
+def test_interpreted(file, least):
+    """Runs a file of tests, all of it, in a process that interprets."""
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
         "OASIS_HEAD_BACKEND": "triton",
@@ -48,7 +52,7 @@ def test_interpreted():
     }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "ignore"]
     done = subprocess.run(
-        [*command, str(HERE / "interpreted_head.py")],
+        [*command, str(HERE / f"interpreted_{file}.py")],
         capture_output=True,
         text=True,
         timeout=900,
@@ -57,7 +61,7 @@ def test_interpreted():
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     summary = next(line for line in done.stdout.splitlines() if " passed" in line)
-    assert int(re.search(r"(\d+) passed", summary)[1]) >= 60, summary
+    assert int(re.search(r"(\d+) passed", summary)[1]) >= least, summary
     assert "skipped" not in summary and "xfail" not in summary, summary
 
 
@@ -80,6 +84,15 @@ SIGNATURES = {
         "logits:*fp32 logits_stride:i32 entries:*fp16 plane_stride:i32 entry_stride:i32 bias:*fp32 "
         "labels:*i32 ordered:*i32 bounds:*i32 gathers:*fp32 state:*fp64 factor:*fp32 first:i32 "
         "columns:i32 tokens:i32 scale:fp32 cap:fp32"
+    ),
+    fold_kernel: (
+        "logits:*fp32 logits_stride:i32 bias:*fp32 labels:*i32 ordered:*i32 bounds:*i32 "
+        "gathers:*fp32 state:*fp64 factor:*fp32 folds:*fp32 buckets:*i32 signs:*fp32 first:i32 "
+        "columns:i32 tokens:i32 m:i32 scale:fp32 cap:fp32"
+    ),
+    features_kernel: (
+        "folds:*fp32 gathers:*fp32 ordered:*i32 state:*fp64 features:*fp16 tokens:i32 m:i32 "
+        "cap:fp32"
     ),
     products_kernel: (
         "entries:*fp16 plane_stride:i32 entry_stride:i32 products:*fp32 factor:*fp32 side:i32 "
@@ -212,6 +225,17 @@ def test_the_small_kernels_compile(architecture, tmp_path):
     check(sketch_samples_kernel, sketch, architecture, 64, tmp_path)
     sums = {"ROWS": blocks.rows, "BLOCK": blocks.reduce_columns}
     check(samples_kernel, sums, architecture, 128, tmp_path)
+
+
+@pytest.mark.parametrize("architecture", TABLE)
+@pytest.mark.parametrize("cap", [False, True])
+def test_the_fold_compiles(cap, architecture, tmp_path):
+    blocks = TABLE[architecture]
+    constants = {"HAS_BIAS": cap, "HAS_CAP": cap, "AGAIN": False, "BLOCK": blocks.folds}
+    registers = blocks.capped_registers if cap else blocks.column_registers
+    options = {"num_warps": blocks.column_warps, "maxnreg": registers}
+    check(fold_kernel, constants, architecture, registers, tmp_path, **options)
+    check(features_kernel, {"HAS_CAP": cap, "BLOCK": blocks.folds}, architecture, 64, tmp_path)
 
 
 def test_a_spill_is_noticed(tmp_path):

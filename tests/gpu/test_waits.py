@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from head_problems import problem
+from oasis.kernels.triton import folded, visit
 from oasis.kernels.triton import head as triton_head
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -85,13 +86,14 @@ def on_gpu(monkeypatch):
     def stream(device):
         yield 0
 
-    for name in dir(triton_head):
-        if name.endswith("_kernel"):
-            monkeypatch.setattr(triton_head, name, Queued())
+    for module in (folded, visit):
+        for name in dir(module):
+            if name.endswith("_kernel"):
+                monkeypatch.setattr(module, name, Queued())
 
     def head_gram(*arguments):
-        *tensors, _method, _dim, seed, sketch = arguments
-        return triton_head.head_gram(*tensors, (sketch, seed))
+        *tensors, method, dim, seed, sketch = arguments
+        return triton_head.head_gram(*tensors, (sketch, seed), dim * (method == "folded"))
 
     monkeypatch.setattr(operators, "head_gram", head_gram)
     monkeypatch.setattr(operators, "usable", usable_on_gpu)
@@ -112,10 +114,10 @@ def on_gpu(monkeypatch):
     return launched
 
 
-def trace(selector, arguments, sketch):
+def trace(selector, arguments, sketch, method="ghost"):
     for _ in range(2):  # the second time, as what is made once has been made
         with Trace() as found:
-            head = oasis.head_gram(**arguments, method="ghost", sketch=sketch)
+            head = oasis.head_gram(**arguments, method=method, sketch=sketch)
             selection = selector.select(gram=head)
             assert selection.mask.shape == (5,)
     return found
@@ -128,10 +130,13 @@ def arguments(generator):
 
 
 @pytest.mark.parametrize("sketch", [0, 64])
-@pytest.mark.parametrize("preset", ["calibrated", "paper", "released"])
-def test_nothing_waits_between_hidden_states_and_mask(on_gpu, arguments, preset, sketch):
+@pytest.mark.parametrize(
+    ("preset", "method"),
+    [("calibrated", "ghost"), ("paper", "ghost"), ("released", "ghost"), ("calibrated", "folded")],
+)
+def test_nothing_waits_between_hidden_states_and_mask(on_gpu, arguments, preset, method, sketch):
     selector = oasis.Selector(0.5, preset=preset)
-    found = trace(selector, arguments, sketch)
+    found = trace(selector, arguments, sketch, method)
     assert found.waits == []
     assert on_gpu == ["select"] * 2, "one launch from Gram matrix to mask"
 

@@ -15,7 +15,6 @@ import oasis
 from oasis import _core, operators
 from oasis.gram import problem as gram_problem
 from oasis.gram.backends import compiled
-from oasis.gram.regimes import instantiate, sketch
 from oasis.names import DRAWS, RULES, SCALES
 from oasis.operators import cpu, memory
 
@@ -206,8 +205,7 @@ def whole_and_parts(arguments):
 
 
 def test_head_gram(sanitized, monkeypatch, generator):
-    for module in (gram_problem, instantiate, sketch):
-        monkeypatch.setattr(module, "BLOCK_ELEMENTS", 1 << 10)  # several blocks
+    monkeypatch.setattr(gram_problem, "BLOCK_ELEMENTS", 1 << 10)  # several blocks
     problems = list(head_problems(generator))
     wanted = [list(whole_and_parts(problem)) for problem in problems]
     sanitized()

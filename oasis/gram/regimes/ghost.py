@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oasis.gram.algebra import add_lower_products, offsets
+from oasis.gram.algebra import add_lower_products, mixed, offsets
 from oasis.gram.backends.epilogue import FIELDS, Epilogue
 from oasis.gram.problem import Problem
 
@@ -20,10 +20,12 @@ def visit(problem: Problem) -> tuple[Epilogue, Tensor, Tensor]:
     """The epilogue after the last block, sums of E E^T, and h h^T (lower halves)."""
     count = problem.hidden.shape[0]
     epilogue = problem.epilogue(sketches=problem.asked_sketches())
-    products, inner = (problem.hidden.new_zeros((count, count)) for _ in range(2))
+    products, inner = (problem.zeros(count, count) for _ in range(2))
+    # E of half types is no better than they are. It lies in [0, 1], where float16 is the finer one.
+    entries = torch.float16 if mixed(problem.hidden) else problem.work
     for first, logits in problem.blocks(problem.hidden, problem.block_size(count)):
         epilogue.block(logits, first, products)
-        add_lower_products(products, logits)
+        add_lower_products(products, logits.to(entries))
     add_lower_products(inner, problem.hidden)
     return epilogue, products, inner
 
@@ -31,7 +33,7 @@ def visit(problem: Problem) -> tuple[Epilogue, Tensor, Tensor]:
 def whole(problem: Problem) -> tuple[Tensor, ...]:
     """The operator's outputs."""
     epilogue, products, inner = visit(problem)
-    return finish(problem, epilogue, products, inner, *problem.sketches(epilogue))
+    return finish(problem, epilogue, products, inner, *problem.sketches(epilogue.sketched()))
 
 
 def finish(
@@ -59,7 +61,7 @@ def partial(problem: Problem) -> tuple[Tensor, ...]:
     vocabulary."""
     epilogue, products, inner = visit(problem)
     token = torch.stack([epilogue.token[f] for f in FIELDS])
-    return products, inner, epilogue.gathers, token, *problem.sketches(epilogue)
+    return products, inner, epilogue.gathers, token, *problem.sketches(epilogue.sketched())
 
 
 @dataclass(frozen=True)

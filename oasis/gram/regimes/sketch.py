@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oasis.gram.algebra import add_lower_products, mirrored
-from oasis.gram.problem import BLOCK_ELEMENTS, Problem
+from oasis.gram.problem import Problem
 from oasis.gram.results import Results
 from oasis.gram.tensor_sketch import VocabularySketch, sample_sketches
 
@@ -19,15 +19,15 @@ def from_sketches(problem: Problem, dim: int, seed: int) -> tuple[Tensor, ...]:
     h, samples = problem.hidden, problem.tokens.numel()
     # Those that K is made of, and those that are asked for.
     kinds = [(dim, seed), *([problem.sketch] if problem.sketch[0] else [])]
-    kept = [h.new_zeros((samples, m)) for m, _ in kinds]
+    kept = [problem.zeros(samples, m) for m, _ in kinds]
     units = torch.ones(samples, dtype=torch.float64, device=h.device)
     metrics = []
-    lengths = problem.tokens.tolist()
+    lengths, most = problem.tokens.tolist(), chunk_tokens(problem, dim)
     begin = first_sample = 0
     while first_sample < samples:
         # Whole samples, about as many tokens as a block of logits may hold.
         last_sample, end = first_sample + 1, begin + lengths[first_sample]
-        while last_sample < samples and end + lengths[last_sample] - begin <= chunk_tokens(dim):
+        while last_sample < samples and end + lengths[last_sample] - begin <= most:
             end += lengths[last_sample]
             last_sample += 1
         rows, own = slice(begin, end), slice(first_sample, last_sample)
@@ -42,16 +42,16 @@ def from_sketches(problem: Problem, dim: int, seed: int) -> tuple[Tensor, ...]:
                 )
             metrics.append(r.metrics)
         begin, first_sample = end, last_sample
-    gram = h.new_zeros((samples, samples))
+    gram = problem.zeros(samples, samples)
     add_lower_products(gram, kept[0])
     gram = mirrored(gram.double()) * (units * units.unsqueeze(1))
     asked = kept[1].double() * units.unsqueeze(1) if len(kept) > 1 else gram.new_empty((samples, 0))
     return problem.outputs(gram, tuple(torch.cat(m) for m in zip(*metrics, strict=True)), asked)
 
 
-def chunk_tokens(dim: int) -> int:
+def chunk_tokens(problem: Problem, dim: int) -> int:
     """Tokens sketched at once: their sketches and a block of logits are both [tokens, m]."""
-    return max(64, BLOCK_ELEMENTS // dim)
+    return max(64, problem.block_elements // dim)
 
 
 def _sketched_deltas(
