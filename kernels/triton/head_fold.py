@@ -10,10 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from oasis.kernels.triton.head_epilogue import (
+    ENTRY_PEAK,
     LABEL_LOGIT,
     MAXIMUM,
     PEAK,
-    RIDGE,
     finite,
     gather_labels,
     growth,
@@ -95,11 +95,11 @@ def fold_kernel(
     label = tl.load(labels + t) - first
     if AGAIN:
         new = tl.load(state + PEAK * tokens).to(tl.float32)
-        ridge = new
+        entry_peak = new
         if HAS_CAP:
-            ridge = tl.load(state + RIDGE * tokens).to(tl.float32)
+            entry_peak = tl.load(state + ENTRY_PEAK * tokens).to(tl.float32)
         folds_and_sums(
-            row, bias, label, first, columns, finite(new), finite(ridge), tl.load(factor + t),
+            row, bias, label, first, columns, finite(new), finite(entry_peak), tl.load(factor + t),
             folds, buckets, signs, m, scale, cap, HAS_BIAS, HAS_CAP, BLOCK,
         )  # fmt: skip
     else:
@@ -110,15 +110,15 @@ def fold_kernel(
             row, bias, label, columns, scale, cap, HAS_BIAS, HAS_CAP, BLOCK
         )
         old, new = risen(state + PEAK * tokens, first, highest)
-        old_ridge, ridge = old, new
+        old_entry_peak, entry_peak = old, new
         if HAS_CAP:
-            old_ridge, ridge = risen(state + RIDGE * tokens, first, entry_top)
+            old_entry_peak, entry_peak = risen(state + ENTRY_PEAK * tokens, first, entry_top)
             risen(state + MAXIMUM * tokens, first, raw)
-        shrink = tl.exp(-growth(old_ridge, ridge))
+        shrink = tl.exp(-growth(old_entry_peak, entry_peak))
         tl.store(factor + t, shrink)
         sums, moments, energies = folds_and_sums(
-            row, bias, label, first, columns, finite(new), finite(ridge), shrink, folds, buckets,
-            signs, m, scale, cap, HAS_BIAS, HAS_CAP, BLOCK,
+            row, bias, label, first, columns, finite(new), finite(entry_peak), shrink, folds,
+            buckets, signs, m, scale, cap, HAS_BIAS, HAS_CAP, BLOCK,
         )  # fmt: skip
         merge_sums(state, tokens, first, growth(old, new), sums, moments, energies)
         begin, end = tl.load(bounds), tl.load(bounds + 1)
@@ -143,9 +143,9 @@ def features_kernel(
 ):
     t = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    ridge = tl.load(state + PEAK * tokens + t).to(tl.float32)
+    entry_peak = tl.load(state + PEAK * tokens + t).to(tl.float32)
     if HAS_CAP:
-        ridge = tl.load(state + RIDGE * tokens + t).to(tl.float32)
+        entry_peak = tl.load(state + ENTRY_PEAK * tokens + t).to(tl.float32)
     fold = tl.load(folds + t * m + at, mask=at < m, other=0.0)
     k = at - m
     there = (k >= 0) & (k < tokens)
@@ -154,7 +154,7 @@ def features_kernel(
     # A label that several tokens have counts once, and one outside the vocabulary never.
     first_of_its_kind = there & (label >= 0) & (label != before)
     logit = tl.load(gathers + t * tokens + k, mask=first_of_its_kind, other=float("-inf"))
-    value = tl.where(at < m, fold, entry(logit, ridge, cap, HAS_CAP).to(tl.float32))
+    value = tl.where(at < m, fold, entry(logit, entry_peak, cap, HAS_CAP).to(tl.float32))
     value = tl.where(first_of_its_kind | (at < m), value, 0.0)
     out = features + t * (m + tokens) + at
     tl.store(out, value.to(features.dtype.element_ty), mask=at < m + tokens)
