@@ -28,8 +28,8 @@ class Store:
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="oasis-rows-")
-        self._path = Path(self._folder.name) / "rows.arrow"
-        self._writer = pa.ipc.new_stream(str(self._path), SCHEMA)
+        self.path = Path(self._folder.name) / "rows.arrow"
+        self._writer = pa.ipc.new_stream(str(self.path), SCHEMA)
         self._waiting: list[dict[str, Any]] = []
         self._rows: Any = None
         self.count = 0
@@ -54,7 +54,7 @@ class Store:
 
             self._flush()
             self._writer.close()
-            self._rows = datasets.Dataset.from_file(str(self._path))
+            self._rows = datasets.Dataset.from_file(str(self.path))
         return self._rows
 
 
