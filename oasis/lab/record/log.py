@@ -15,6 +15,8 @@ from oasis.lab.record.events import VERSION, End, Event, parse
 from oasis.train.atomic import naming
 
 EVENTS = "events.jsonl"
+CONFIG = "config.yaml"  # beside it: the settings of the run,
+ADAPTER = "adapter"  # and the folder of its LoRA weights, once it is finished
 
 
 class EventLog:

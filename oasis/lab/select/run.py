@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase
 
 from oasis.lab import model as models
+from oasis.lab.data.own.encoder import Encoder
 from oasis.lab.data.own.load import samples
 from oasis.lab.data.own.rows import Row
-from oasis.lab.data.own.tokens import Encoded, NothingLeft, encode_sample
+from oasis.lab.data.own.tokens import Encoded, NothingLeft
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.record.lock import locked
 from oasis.lab.record.log import finite
@@ -114,8 +114,12 @@ class _Selecting:
             self._restore(self.saved)
             self.files.finish()
             return self.outcome
-        tokenizer = models.load_tokenizer(self.settings.model)
-        groups = self._groups(tokenizer)
+        processor = models.load_processor(self.settings.model)
+        tokenizer = (
+            models.load_tokenizer(self.settings.model) if processor is None else processor.tokenizer
+        )
+        encoder = Encoder(tokenizer, self.settings.max_length, self.settings.data.chat, processor)
+        groups = self._groups(encoder)
         first = next(groups, None)  # damaged rows and missing fields, before the model is loaded
         device = choose_device(self.settings.device)
         model = models.load_model(
@@ -123,10 +127,8 @@ class _Selecting:
         )
         policy = self.settings.make_policy()
         if getattr(policy, "total_batches", 0) is None:
-            policy.total_batches = sum(bool(group.candidates) for group in self._groups(tokenizer))
-        scorer = Scorer(
-            model, tokenizer, policy, layer=self.settings.layer, seed=self.settings.seed
-        )
+            policy.total_batches = sum(bool(group.candidates) for group in self._groups(encoder))
+        scorer = Scorer(model, encoder, policy, layer=self.settings.layer, seed=self.settings.seed)
         self._open(scorer)
         self._pass(chain([] if first is None else [first], groups), scorer)
         self._bring_to_disk(scorer, done=True)
@@ -166,19 +168,15 @@ class _Selecting:
             self._check_rows()
         self.files.note(json.dumps({"type": "end", **self.outcome.counts()}))
 
-    def _groups(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[_Group]:
+    def _groups(self, encoder: Encoder) -> Iterator[_Group]:
         group = _Group()
+        vision = encoder.processor is not None
         for source in self.settings.data.path:
-            for row, sample in samples(self.settings.data, source):
+            for row, sample in samples(self.settings.data, source, vision):
                 found: Encoded | str = "empty"
                 if not sample.empty:
                     try:
-                        found = encode_sample(
-                            sample,
-                            tokenizer,
-                            self.settings.max_length,
-                            chat=self.settings.data.chat,
-                        )
+                        found = encoder(sample)
                     except NothingLeft:
                         found = "too long to learn from"
                 group.rows.append(row)

@@ -18,6 +18,8 @@ SCHEMA = pa.schema(
         ("key", pa.string()),
         ("answer", pa.string()),
         ("style", pa.string()),
+        ("turns", pa.string()),  # of samples with images, as JSON, for the processor
+        ("images", pa.list_(pa.struct([("path", pa.string()), ("bytes", pa.binary())]))),
     ]
 )
 TOGETHER = 1000  # rows written at once

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from oasis.lab.data.encoding import following_ids, prompt_ids
@@ -22,18 +23,25 @@ class NothingLeft(ValueError):
     """A sample has no token to learn, or none to learn it from."""
 
 
+class TooLong(NothingLeft):
+    """A sample is longer than `max_length`, and can't be cut, since that could be in an image."""
+
+
 @dataclass(frozen=True)
 class Encoded:
     """`ids` and `labels` (-100 where nothing is learnt), both of one length.
 
     `cut`: tokens left out, for there were more than `max_length`. `last_only`: the chat template
-    writes earlier turns anew once others follow, so that only the last answer is learnt.
+    writes earlier turns anew once others follow, so that only the last answer is learnt. `vision`:
+    what the processor made of images, and the `contents` of their files.
     """
 
     ids: list[int]
     labels: list[int]
     cut: int = 0
     last_only: bool = False
+    vision: dict[str, Tensor] | None = None
+    contents: tuple[bytes, ...] = ()
 
 
 def encode_sample(
@@ -129,10 +137,16 @@ def _templated(sample: Sample, tokenizer: PreTrainedTokenizerBase, max_length: i
             f"{sample.key}: the tokenizer's chat template does not write the answer behind what "
             "asks for it, so its tokens can't be told; data.chat: false writes turns without it"
         )
-    first = whole[:1] if whole[:1] == [tokenizer.bos_token_id] else []
-    own = list(zip(whole, labels, strict=True))[len(first) :]
-    parts = [([token], label != IGNORED) for token, label in own]
-    return replace(_fit(first, parts, max_length), last_only=lost)
+    return replace(fitted(whole, labels, tokenizer, max_length), last_only=lost)
+
+
+def fitted(
+    ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Encoded:
+    """Tokens of turns, cut to `max_length`. Raises NothingLeft."""
+    first = ids[:1] if ids[:1] == [tokenizer.bos_token_id] else []
+    own = list(zip(ids, labels, strict=True))[len(first) :]
+    return _fit(first, [([token], label != IGNORED) for token, label in own], max_length)
 
 
 def _apply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict], **more: Any) -> list[int]:
@@ -178,18 +192,3 @@ def _space(before: str, after: str) -> str:
 
 def _end(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-
-
-def choice_ids(
-    sample: Sample,
-    choices: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    chat: bool | None = None,
-) -> list[list[int]]:
-    """Token ids of each of the `choices` as the answer of a sample with one answer at its end."""
-    found = []
-    for choice in choices:
-        answered = replace(sample, turns=(*sample.turns[:-1], ("assistant", choice)))
-        labels = encode_sample(answered, tokenizer, 1 << 30, chat=chat).labels
-        found.append([label for label in labels if label != IGNORED])
-    return found
