@@ -42,20 +42,20 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(_source(name))
 
 
-def load_processor(name: str) -> Any:
-    """The processor of images and text that a vision-language model has; None where `name` is a
-    model of text alone.
+def load_reader(name: str) -> tuple[PreTrainedTokenizerBase, Any]:
+    """The tokenizer of a model, and the processor of images and text that a vision-language model
+    has; None where `name` is a model of text alone.
 
     Raises:
         OSError: there is none, or none that takes images.
     """
     with _named(name):
         if not _takes_images(name):
-            return None
+            return load_tokenizer(name), None
         processor = AutoProcessor.from_pretrained(_source(name))
         if not hasattr(processor, "image_processor"):
             raise ValueError("no processor of images; save one there with save_pretrained")
-    return processor
+    return processor.tokenizer, processor
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

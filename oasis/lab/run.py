@@ -67,6 +67,11 @@ class Boundaries(TrainerCallback):
         if self.progress:
             tqdm.write(f"after {self.workspace.names[after_task]}: {told(found)}")
 
+    def evaluate_early(self, model: nn.Module) -> None:
+        """A first task too short for a batch ends before any training."""
+        for index in range(self.boundaries.count(0)):
+            self.evaluate(model, 0, index)
+
     def probe(self, model: nn.Module, step: int) -> None:
         found, seconds = self._measure(model, slice(None), self.config.boundary_held_out)
         self.log.write({"type": "probe", "step": step, **_judged(found), "seconds": seconds})
@@ -171,16 +176,13 @@ def _run(
     if not offset:
         workspace.zero_shot()  # before there are weights to train on the model
     with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
-        if not offset:
-            _start(config, workspace, boundaries, log)
-        else:
-            _refuse_other_data(config, workspace, directory)
         started = time.perf_counter()
         callback = Boundaries(config, workspace, boundaries, checkpoints, log, progress)
-        for index, boundary in enumerate(boundaries):
-            # A first task too short for a batch ends before any training.
-            if boundary == 0 and not offset:
-                callback.evaluate(model, 0, index)
+        if not offset:
+            _start(config, workspace, boundaries, log)
+            callback.evaluate_early(model)
+        else:
+            _refuse_other_data(config, workspace, directory)
         trainer = SelectionTrainer(
             model=model,
             args=arguments,

@@ -106,12 +106,9 @@ class Workspace:
         # Before the model, which takes long: data that cannot be read is said at once.
         processor = None
         if tokenizer is None:
-            processor = models.load_processor(config.model)
+            tokenizer, processor = models.load_reader(config.model)
             if processor is not None and config.cache_frozen:
                 raise ValueError("cache_frozen: got true, expected false for a model of images")
-            tokenizer = (
-                models.load_tokenizer(config.model) if processor is None else processor.tokenizer
-            )
         if tasks is None:
             prepared = prepare(config, tokenizer, processor)
         else:

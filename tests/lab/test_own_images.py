@@ -19,6 +19,7 @@ from oasis.lab.data.own.collate import ImageCollator
 from oasis.lab.data.own.load import load
 from oasis.lab.data.own.rows import read_rows
 from oasis.lab.data.own.settings import DataSettings
+from oasis.lab.data.processed import image_tensors
 from oasis.lab.evaluate import choice_accuracy, held_out_loss
 from oasis.lab.record.log import read_events
 from oasis.names import IGNORED
@@ -166,6 +167,13 @@ def test_images_are_seen_as_viewers_show_them(processor, tmp_path):
         assert (got - expected).abs().max() < 0.02, name
 
 
+def test_the_field_of_images_can_be_named(processor, tmp_path, png):
+    values = {"shown": "a.png", "image": "gone.png", "prompt": "q", "completion": "r"}
+    assert read_one(processor, tmp_path, values, image="shown")[0] == "[<image>q]r</s>"
+    with pytest.raises(ValueError, match='rows.jsonl:1: no field "pixels"'):
+        read_one(processor, tmp_path, values, image="pixels")
+
+
 def test_what_is_too_long_with_an_image_is_left_out_and_said(processor, tmp_path, png):
     rows = [{"image": "a.png", "prompt": "q" * n, "completion": "r"} for n in (1, 50)]
     rows.append({"prompt": "q" * 50, "completion": "r"})
@@ -199,6 +207,24 @@ def test_a_batch_is_what_the_processor_makes_of_its_samples(processor, tmp_path,
         alone = processor(text=text, images=images, return_tensors="pt")["input_ids"][0]
         assert batch["input_ids"][row][: len(alone)].equal(alone)
         assert batch["attention_mask"][row].sum() == len(alone)
+
+
+def test_tensors_with_a_row_for_each_sample_are_filled_with_images_of_zeros():
+    """[1, images, ...] of Idefics 3; LLaVA-NeXT's [images, tiles, ...] lie one behind another."""
+    two, one = torch.rand(1, 2, 3, 4, 4), torch.rand(1, 1, 3, 4, 4)
+    rows = [
+        {"pixel_values": two, "pixel_attention_mask": torch.ones(1, 2, 4, 4)},
+        {},
+        {"pixel_values": one, "pixel_attention_mask": torch.ones(1, 1, 4, 4)},
+    ]
+    batch = image_tensors(rows)
+    assert batch["pixel_values"].shape == (3, 2, 3, 4, 4) and COUNTS not in batch
+    assert batch["pixel_values"][0].equal(two[0]) and batch["pixel_values"][2, :1].equal(one[0])
+    assert not batch["pixel_values"][1].any() and not batch["pixel_values"][2, 1].any()
+    assert batch["pixel_attention_mask"].sum((2, 3)).tolist() == [[16, 16], [0, 0], [16, 0]]
+    sizes = {"image_sizes": torch.tensor([[4, 8]])}
+    batch = image_tensors([{"pixel_values": two, **sizes}, {}, {"pixel_values": two, **sizes}])
+    assert batch["pixel_values"].shape == (2, 2, 3, 4, 4) and batch[COUNTS].tolist() == [1, 0, 1]
 
 
 def test_evaluation_sees_the_images(processor, folder, tmp_path):

@@ -114,10 +114,7 @@ class _Selecting:
             self._restore(self.saved)
             self.files.finish()
             return self.outcome
-        processor = models.load_processor(self.settings.model)
-        tokenizer = (
-            models.load_tokenizer(self.settings.model) if processor is None else processor.tokenizer
-        )
+        tokenizer, processor = models.load_reader(self.settings.model)
         encoder = Encoder(tokenizer, self.settings.max_length, self.settings.data.chat, processor)
         groups = self._groups(encoder)
         first = next(groups, None)  # damaged rows and missing fields, before the model is loaded

@@ -143,6 +143,9 @@ def find_layout(
                 }.items() if value is not None
             )
         )  # fmt: skip
+    image = images.get("image")
+    if image is not None and image not in row.values:
+        raise ValueError(f'{row.key}: no field "{image}", got {_fields(row)}')
     if messages is not None:
         layout = Layout(CHAT, (messages,), **images)
     elif text is not None:
@@ -150,7 +153,7 @@ def find_layout(
     elif prompt is not None:
         layout = Layout(PAIR, (prompt, None, completion), **images)
     else:
-        layout = replace(_known(row), **images)
+        return replace(_known(row), **images)
     for name in layout.names:
         if name is not None and name not in row.values:
             raise ValueError(f'{row.key}: no field "{name}", got {_fields(row)}')
