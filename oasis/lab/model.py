@@ -80,10 +80,12 @@ def _source(name: str) -> str | Path:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Errors of transformers, which are ValueErrors where files are there but of no use."""
+    """Errors of transformers, which are ValueErrors where files are there but of no use, and
+    ImportErrors where a processor needs a further library (torchvision for Qwen-VL's).
+    """
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise OSError(
             f"model: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
             f"Hugging Face hub ({error})"
