@@ -2,7 +2,7 @@
 
 `python -m bench readings|redundancy CONFIG.yaml [key=value ...]`: measurements on a real training
 run; `python -m bench held_out_error RUN...`: on finished ones; `python -m bench stream_tables`: the
-tables of bench/streams again. See the modules.
+tables of bench/streams again; `python -m bench rows`: memory of a million rows. See the modules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES = (
     "memory",
 )
 ON_A_RUN = ("readings", "redundancy", "held_out_error")
-ON_REQUEST = ("stream_tables",)  # nothing is measured
+ON_REQUEST = ("stream_tables", "rows")  # the first measures nothing, the second takes minutes
 
 
 def main(names: list[str]) -> None:

@@ -15,7 +15,7 @@ HELP = f"""Train on the few samples worth training on.
 
 oasis doctor     what is installed and works
 oasis --version  the version
-oasis train, select, demo, compare, report, init: {MISSING_EXTRA.partition(":")[0]}
+oasis train, select, adapt, demo, compare, report, init: {MISSING_EXTRA.partition(":")[0]}
                  {MISSING_EXTRA.partition(": ")[2]}"""
 
 

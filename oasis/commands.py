@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import typer.core
 
+from oasis.adapt_command import adapt
 from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say
 from oasis.select_command import select
 
@@ -181,6 +182,7 @@ def _settings(config: str | None, changes: list[str], given: dict[str, object]) 
 
 
 app.command()(select)
+app.command()(adapt)
 
 
 @app.command()

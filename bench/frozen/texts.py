@@ -12,11 +12,11 @@ from oasis.lab import model as models
 from oasis.lab.config import RunConfig
 from oasis.lab.data import tasks as task_sources
 from oasis.lab.data.encoded import encode_examples, prompt_of
-from oasis.lab.data.encoding import answer_ids
+from oasis.lab.data.encoding import Collator, answer_ids
 from oasis.lab.data.repeats import with_repeats
 from oasis.lab.data.tasks import Example
 from oasis.lab.device import choose_dtype
-from oasis.lab.evaluate import last_states
+from oasis.lab.evaluate import last_states, pad_id
 from oasis.train.scoring import evaluating, head_parameters, unwrap
 
 POOL = 1.5  # texts in the pool for each that a seed draws
@@ -112,8 +112,9 @@ def _examples(config: RunConfig) -> tuple[dict[str, list[list[Example]]], list[t
 def _hidden(model, tokenizer, texts: list[Example], max_length: int) -> Tensor:
     """[P, D] float32: what enters the head at the last token of each prompt."""
     prompts = [prompt_of(item) for item in encode_examples(texts, tokenizer, max_length)]
+    items = [{"input_ids": prompt, "labels": prompt} for prompt in prompts]
     with evaluating(model):
-        return last_states(model, tokenizer, prompts, batch_size=64).float()
+        return last_states(model, Collator(pad_id(tokenizer), "right"), items, 64).float()
 
 
 def _shortlist(weight: Tensor, hidden: list[Tensor], first: list[list[int]]) -> Tensor:

@@ -229,6 +229,11 @@ class Model(Settings):
     model: Annotated[PathText, Must("'smollm2', a folder, or a name on the hub", bool)] = setting(
         "smollm2", "The language model; smollm2 comes as a package.", SHARED | COLUMN
     )
+    start: PathText | None = setting(
+        None,
+        "A finished run of the same model and LoRA, whose weights go on; null: fresh ones.",
+        SHARED,
+    )
     rank: Positive = setting(16, "Rank of LoRA, on all linear layers.", COLUMN)
     alpha: Positive | None = setting(None, "LoRA's alpha; null: 2 x rank.")
     lora_layers: Positive | None = setting(
@@ -286,6 +291,9 @@ class Evaluation(Settings):
 
     evaluate: Annotated[str, one_of("seen", "all")] = setting(
         "seen", "Tasks that are evaluated at a task boundary: those seen so far, or all."
+    )
+    probes: list[Positive] = setting(
+        [], "Steps after which all tasks are evaluated too, beside task boundaries."
     )
     held_out: Positive | None = setting(
         400,

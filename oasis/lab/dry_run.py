@@ -14,6 +14,7 @@ from oasis import policies
 from oasis.lab.arguments import plan
 from oasis.lab.config import RunConfig
 from oasis.lab.workspace import Workspace
+from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.subbatch import right_padded, take
 from oasis.train.loss import summed_cross_entropy
 from oasis.train.scoring import inspect_head
@@ -75,7 +76,7 @@ def _measure(
         {
             name: values.to(workspace.device)
             for name, values in workspace.collator(items).items()
-            if name in ("input_ids", "attention_mask", "labels")
+            if name not in (TASK, ITEM)
         }
     )
     needs = frozenset(policy.needs) - {"validation"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
 import torch
@@ -25,6 +25,8 @@ from oasis.train.scoring import (
     unwrap,
 )
 
+Collate = Callable[[Sequence[dict]], dict[str, torch.Tensor]]  # padded on the right
+
 
 def choice_accuracy(
     model: torch.nn.Module,
@@ -34,6 +36,7 @@ def choice_accuracy(
     *,
     held_out: int | None = None,
     average: str = "micro",
+    collate: Collate | None = None,
 ) -> float:
     """Share of `task.test` (its first `held_out`; None: all) whose likeliest choice is the answer.
 
@@ -41,21 +44,23 @@ def choice_accuracy(
     each answer that occurs, and the mean over those.
     Where the choices differ in their first token, one forward on the prompt ranks them by that
     token's probability. Otherwise each choice is scored by the summed log-probability of its
-    tokens. Prompts go in batches of similar length. The model's training mode is put back.
+    tokens. Prompts go in batches of similar length, made by `collate` (None: of text alone). The
+    model's training mode is put back.
     """
     if average not in ("micro", "macro"):
         raise ValueError(f"average: got {average!r}, expected 'micro' or 'macro'")
     items = list(task.test[:held_out])
+    collate = collate or Collator(pad_id(tokenizer), "right")
     hits: dict[str, list[bool]] = {}
     for style, choices in task.choice_ids.items():
         group = [item for item in items if item.get("style", "") == style]
-        prompts = [prompt_of(item) for item in group]
+        prompts = [_asking(item) for item in group]
         first = [ids[0] for ids in choices]
         with evaluating(model):
             if len(set(first)) == len(first):
-                best = _by_first_token(model, tokenizer, prompts, first, batch_size)
+                best = _by_first_token(model, collate, prompts, first, batch_size)
             else:
-                best = _by_likelihood(model, tokenizer, prompts, choices, batch_size)
+                best = _by_likelihood(model, collate, prompts, choices, batch_size)
         for item, choice in zip(group, best, strict=True):
             answer = item["answer"]
             right = task.choices[choice] == answer
@@ -68,14 +73,18 @@ def held_out_loss(
     tokenizer: PreTrainedTokenizerBase,
     items: Sequence[dict],
     batch_size: int = 32,
+    collate: Collate | None = None,
 ) -> float:
-    """Mean cross-entropy of a label token of `items`, in nats; exp of it is the perplexity."""
+    """Mean cross-entropy of a label token of `items`, in nats; exp of it is the perplexity.
+
+    `collate` makes their batches (None: of text alone), padded on the right.
+    """
     device = next(model.parameters()).device
-    collate = Collator(pad_id(tokenizer), "right")
+    collate = collate or Collator(pad_id(tokenizer), "right")
     total, count = 0.0, 0
     with evaluating(model):
         for rows in _bucketed([len(item["input_ids"]) for item in items], batch_size):
-            batch = collate([_tensors(items[row]) for row in rows])
+            batch = collate([items[row] for row in rows])
             batch = {name: values.to(device) for name, values in batch.items()}
             # Logits of every position: a head whose input may not be gathered is one too.
             loss, tokens, _ = summed_cross_entropy(model, batch, gather=False)
@@ -83,8 +92,10 @@ def held_out_loss(
     return total / count
 
 
-def _tensors(item: dict) -> dict:
-    return {"input_ids": item["input_ids"], "labels": item["labels"]}
+def _asking(item: dict) -> dict:
+    """An item without its answer."""
+    ids = prompt_of(item)
+    return {**item, "input_ids": ids, "labels": ids}
 
 
 class _Generator(Protocol):
@@ -134,51 +145,50 @@ def generated_score(
 
 
 def last_states(
-    model: torch.nn.Module,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[list[int]],
-    batch_size: int = 32,
-) -> torch.Tensor:
-    """[P, D]: what enters the output head at the last token of each of P prompts.
+    model: torch.nn.Module, collate: Collate, prompts: Sequence[dict], batch_size: int = 32
+) -> Tensor:
+    """[P, D]: what enters the output head at the last token of each of P prompts (items).
 
     One forward of `model` as it is (see `evaluating`) for prompts of similar length; the head gets
     a single position.
     """
-    collate = Collator(pad_id(tokenizer), "right")
-    states: list[torch.Tensor] = [torch.empty(0)] * len(prompts)
+    states: list[Tensor] = [torch.empty(0)] * len(prompts)
     rows: list[int] = []
     last = torch.empty(0)
 
-    def keep(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    def keep(head: torch.nn.Module, hidden: Tensor) -> Tensor:
         for row, state in zip(rows, hidden[torch.arange(len(rows)), last], strict=True):
             states[row] = state
         return hidden[:1, -1:]
 
     with head_hook(model, keep):
-        for rows in _bucketed([len(prompt) for prompt in prompts], batch_size):
-            batch = collate([{"input_ids": prompts[row], "labels": prompts[row]} for row in rows])
+        for rows in _bucketed([len(prompt["input_ids"]) for prompt in prompts], batch_size):
+            batch = collate([prompts[row] for row in rows])
             last = batch["attention_mask"].sum(dim=1) - 1
             _logits(model, batch)
     return torch.stack(states)
 
 
-def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
+def _by_first_token(model, collate, prompts, first, batch_size) -> list[int]:
     """Index of the likeliest choice per prompt, by the logits at the prompt's last token.
 
     Only the rows of the head that belong to the choices are multiplied with. What a model does to
     its logits afterwards (scale, soft cap) rises with them and leaves their order alone.
     """
     weight, bias = head_parameters(output_head(model))
-    states = last_states(model, tokenizer, prompts, batch_size).to(weight.dtype)
+    states = last_states(model, collate, prompts, batch_size).to(weight.dtype)
     logits = F.linear(states, weight[first], None if bias is None else bias[first])
     return logits.argmax(dim=1).tolist()
 
 
-def _by_likelihood(model, tokenizer, prompts, choices, batch_size) -> list[int]:
+def _by_likelihood(model, collate, prompts, choices, batch_size) -> list[int]:
     """Index of the likeliest choice per prompt, by the sum over the choice's tokens."""
-    collate = Collator(pad_id(tokenizer), "right")
     items = [
-        {"input_ids": prompt + ids, "labels": [IGNORED] * len(prompt) + ids}
+        {
+            **prompt,
+            "input_ids": prompt["input_ids"] + ids,
+            "labels": [IGNORED] * len(prompt["input_ids"]) + ids,
+        }
         for prompt in prompts
         for ids in choices
     ]

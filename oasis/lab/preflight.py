@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 
 from oasis import policies
+from oasis.lab import strict_yaml
 from oasis.lab.config import RunConfig
 from oasis.lab.data import tasks
 from oasis.lab.data.own.rows import check_source
 from oasis.lab.device import choose_device, choose_dtype
+from oasis.lab.record import manifest
+from oasis.lab.record.log import ADAPTER, CONFIG
 
 # A folder with a tokenizer has one of them; whether it is a good one shows when it is loaded.
 TOKENIZER_FILES = (
@@ -22,6 +25,7 @@ def check(config: RunConfig) -> None:
     """ValueError, naming the setting, for what this machine or this process does not have."""
     choose_dtype(config.dtype, choose_device(config.device))
     check_model(config.model)
+    check_start(config)
     check_tasks(config)
     if config.training:
         from oasis.lab import arguments  # imports transformers, which takes seconds
@@ -71,3 +75,19 @@ def check_model(name: str) -> None:
             f"model: no folder {name}; expected 'smollm2', a folder with a model, or a name on the "
             "Hugging Face hub"
         )
+
+
+def check_start(config: RunConfig) -> None:
+    """The run to start from is finished, whole, and of the same model."""
+    if config.start is None:
+        return
+    folder = Path(config.start)
+    content = manifest.read(folder / ADAPTER)
+    if content is None:
+        raise FileNotFoundError(f"start: {folder} has no {ADAPTER}; expected a finished run")
+    if (what := manifest.damage(folder / ADAPTER, content)) is not None:
+        raise ValueError(f"start: {what}")
+    saved = strict_yaml.read(folder / CONFIG)
+    model = saved.get("model") if isinstance(saved, dict) else None
+    if model != config.model:
+        raise ValueError(f"start: the run {folder} is of the model {model!r}, not {config.model!r}")

@@ -22,7 +22,6 @@ from oasis.lab.arguments import Plan, plan, training_arguments
 from oasis.lab.config import RunConfig, difference
 from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import (
-    ADAPTER,
     Checkpoint,
     Checkpoints,
     clean,
@@ -31,12 +30,11 @@ from oasis.lab.record.checkpoints import (
 )
 from oasis.lab.record.events import VERSION, Evaluation
 from oasis.lab.record.lock import locked, refuse_busy
-from oasis.lab.record.log import EVENTS, EventLog, end_event, read_events
+from oasis.lab.record.log import ADAPTER, CONFIG, EVENTS, EventLog, end_event, read_events
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
 from oasis.lab.workspace import Measured, Workspace
 from oasis.train import SelectionTrainer
-
-CONFIG = "config.yaml"
+from oasis.train.batch.columns import COLUMNS
 
 logger = logging.getLogger(__name__)
 
@@ -62,21 +60,41 @@ class Boundaries(TrainerCallback):
 
     def evaluate(self, model: nn.Module, step: int, after_task: int) -> None:
         seen = slice(None) if self.config.evaluate == "all" else slice(after_task + 1)
-        start = time.perf_counter()
         last = after_task == len(self.boundaries) - 1
         held_out = None if last else self.config.boundary_held_out
-        found = {
-            task.name: self.workspace.measure(model, task, held_out)
-            for task in self.workspace.tasks[seen]
-        }
-        self.log.write(_evaluation(step, after_task, found, time.perf_counter() - start))
+        found, seconds = self._measure(model, seen, held_out)
+        self.log.write(_evaluation(step, after_task, found, seconds))
         if self.progress:
             tqdm.write(f"after {self.workspace.names[after_task]}: {in_words(found)}")
+
+    def evaluate_early(self, model: nn.Module) -> None:
+        """A first task too short for a batch ends before any training."""
+        for index in range(self.boundaries.count(0)):
+            self.evaluate(model, 0, index)
+
+    def probe(self, model: nn.Module, step: int) -> None:
+        found, seconds = self._measure(model, slice(None), self.config.boundary_held_out)
+        self.log.write({"type": "probe", "step": step, **_judged(found), "seconds": seconds})
+        if self.progress:
+            tqdm.write(f"after step {step}: {in_words(found)}")
+
+    def _measure(
+        self, model: nn.Module, tasks: slice, held_out: int | None
+    ) -> tuple[dict[str, Measured], float]:
+        """How good the model is at some of the tasks, and the seconds that it took to know."""
+        start = time.perf_counter()
+        found = {
+            task.name: self.workspace.measure(model, task, held_out)
+            for task in self.workspace.tasks[tasks]
+        }
+        return found, time.perf_counter() - start
 
     def on_step_end(self, args, state, control, *, model: nn.Module, **kwargs):
         for index, boundary in enumerate(self.boundaries):
             if boundary == state.global_step:
                 self.evaluate(model, boundary, index)
+        if state.global_step in self.config.probes and state.global_step not in self.boundaries:
+            self.probe(model, state.global_step)
         if self.config.stop_after and state.global_step >= self.config.stop_after:
             control.should_save = control.should_training_stop = True
         elif self.config.save_steps and state.global_step % self.config.save_steps == 0:
@@ -89,20 +107,15 @@ class Boundaries(TrainerCallback):
 def _evaluation(
     step: int, after_task: int, found: Mapping[str, Measured], seconds: float
 ) -> Evaluation:
+    place: Any = {"type": "evaluation", "step": step, "after_task": after_task}
+    return {**place, **_judged(found), "seconds": seconds}
+
+
+def _judged(found: Mapping[str, Measured]) -> dict[str, dict[str, float]]:
     """Accuracies, and beside them held-out losses where there are tasks in free text."""
-    event: Evaluation = {
-        "type": "evaluation",
-        "step": step,
-        "after_task": after_task,
-        "accuracy": {n: one.accuracy for n, one in found.items() if one.accuracy is not None},
-        "seconds": seconds,
-    }
-    losses: dict[str, float | None] = {
-        name: one.loss for name, one in found.items() if one.loss is not None
-    }
-    if losses:
-        event["loss"] = losses
-    return event
+    accuracy = {n: one.accuracy for n, one in found.items() if one.accuracy is not None}
+    losses = {n: one.loss for n, one in found.items() if one.loss is not None}
+    return {"accuracy": accuracy, **({"loss": losses} if losses else {})}
 
 
 def in_words(found: Mapping[str, Measured]) -> str:
@@ -162,17 +175,16 @@ def _run(
     checkpoint = _prepare(config, checkpoints)
     offset = checkpoint.record if checkpoint else 0
     earlier = spent(read_events(directory / EVENTS, offset)) if offset else 0.0
+    if not offset:
+        workspace.zero_shot()  # before there are weights to train on the model
     with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
-        if not offset:
-            _start(config, workspace, boundaries, log)
-        else:
-            _refuse_other_data(config, workspace, directory)
         started = time.perf_counter()
         callback = Boundaries(config, workspace, boundaries, checkpoints, log, progress)
-        for index, boundary in enumerate(boundaries):
-            # A first task too short for a batch ends before any training.
-            if boundary == 0 and not offset:
-                callback.evaluate(model, 0, index)
+        if not offset:
+            _start(config, workspace, boundaries, log)
+            callback.evaluate_early(model)
+        else:
+            _refuse_other_data(config, workspace, directory)
         trainer = SelectionTrainer(
             model=model,
             args=arguments,
@@ -300,8 +312,9 @@ def _forward_seconds(config: RunConfig, workspace: Workspace, model: nn.Module) 
     batches = []
     for items in islice(workspace.stream(config).batches(), config.forward_batches):
         batch = workspace.collator(items)
-        batch = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
-        batches.append({name: value.to(workspace.device) for name, value in batch.items()})
+        batches.append(
+            {k: value.to(workspace.device) for k, value in batch.items() if k not in COLUMNS}
+        )
     float(model(**batches[0]).loss)  # the first call warms up
     start = time.perf_counter()
     for batch in batches:

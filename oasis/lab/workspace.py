@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import overload
 
 from torch import nn
@@ -17,14 +18,22 @@ from oasis.lab import model as models
 from oasis.lab.config import RunConfig
 from oasis.lab.data.encoded import EncodedTask
 from oasis.lab.data.encoding import Collator
+from oasis.lab.data.own.collate import ImageCollator
 from oasis.lab.data.prepare import numbered, prepare
 from oasis.lab.data.stream import MemoryStream, PassStream, Stream
 from oasis.lab.data.tasks import Task
 from oasis.lab.density import FeatureSpace
 from oasis.lab.device import choose_device, choose_dtype
-from oasis.lab.evaluate import choice_accuracy, generated_score, held_out_loss, pad_id
+from oasis.lab.evaluate import (
+    Collate,
+    choice_accuracy,
+    generated_score,
+    held_out_loss,
+    pad_id,
+)
 from oasis.lab.metrics import told_loss
-from oasis.lab.preflight import check_model, check_tasks
+from oasis.lab.preflight import check_model, check_start, check_tasks
+from oasis.lab.record.log import ADAPTER
 from oasis.lab.settings import Scope, names
 from oasis.train.batch.subbatch import right_padded
 from oasis.train.frozen.prefix import FrozenPrefix, freeze_below
@@ -95,13 +104,17 @@ class Workspace:
         dtype = choose_dtype(config.dtype, self.device)
         if model is None:
             check_model(config.model)
+        check_start(config)
         if tasks is None:
             check_tasks(config)
         # Before the model, which takes long: data that cannot be read is said at once.
+        processor = None
         if tokenizer is None:
-            tokenizer = models.load_tokenizer(config.model)
+            tokenizer, processor = models.load_reader(config.model)
+            if processor is not None and config.cache_frozen:
+                raise ValueError("cache_frozen: got true, expected false for a model of images")
         if tasks is None:
-            prepared = prepare(config, tokenizer)
+            prepared = prepare(config, tokenizer, processor)
         else:
             prepared = numbered(tasks, tokenizer, config.max_length)
         self.tasks, self.items, self.said = prepared.tasks, prepared.items, prepared.said
@@ -114,7 +127,12 @@ class Workspace:
             model = models.load_model(config.model, self.device, dtype)
         self.tokenizer = tokenizer
         self.base = model
-        self.collator = Collator(pad_id(tokenizer), "left")
+        pad = pad_id(tokenizer)
+        # As the trainer has batches, and as evaluation does.
+        self.collator: Collate = Collator(pad, "left")
+        self.judge: Collate = Collator(pad, "right")
+        if processor is not None:
+            self.collator = self.judge = ImageCollator(processor, pad)
         self.prefix: FrozenPrefix | None = None
         total = models.check_layers(model, config.lora_layers)
         layers = config.lora_layers
@@ -122,7 +140,7 @@ class Workspace:
             self.prefix = freeze_below(
                 model,
                 total - layers,
-                pad_id(tokenizer),
+                pad,
                 config.cache_folder,
                 tokenizer,
             )
@@ -178,7 +196,9 @@ class Workspace:
 
     @contextmanager
     def lora(self, config: RunConfig) -> Iterator[nn.Module]:
-        """The model with fresh LoRA weights as `config` has them; off again afterwards."""
+        """The model with LoRA weights as `config` has them, fresh or those of the run that it
+        starts from; off again afterwards.
+        """
         model = models.attach_lora(
             self.base,
             rank=config.rank,
@@ -187,9 +207,20 @@ class Workspace:
             seed=config.seed,
         )
         try:
+            if config.start is not None:
+                models.load_lora(model, Path(config.start) / ADAPTER)
             yield model
         finally:
             model.unload()
+
+    @contextmanager
+    def _untrained(self) -> Iterator[nn.Module]:
+        """The model before training."""
+        if self.config.start is None:
+            yield self.base
+        else:
+            with self.lora(self.config) as model:
+                yield model
 
     def accuracy(self, model: nn.Module, task: EncodedTask, held_out: int | None = None) -> float:
         """Accuracy of `model` on the first `held_out` (None: all) held-out examples of a task."""
@@ -200,6 +231,7 @@ class Workspace:
             self.config.eval_batch_size,
             held_out=held_out,
             average=self.config.accuracy,
+            collate=self.judge,
         )
 
     def measure(self, model: nn.Module, task: EncodedTask, held_out: int | None = None) -> Measured:
@@ -213,21 +245,23 @@ class Workspace:
         score = None
         if task.metric is not None:
             score = generated_score(*arguments, task.metric, self.config.eval_batch_size)
-        return Measured(score, held_out_loss(*arguments, self.config.eval_batch_size))
+        batch_size = self.config.eval_batch_size
+        return Measured(score, held_out_loss(*arguments, batch_size, self.judge))
 
     def zero_shots(self) -> Iterator[tuple[str, Measured]]:
-        """(task, how good the untrained model is at it), one after another; computed once."""
+        """(task, how good the model is at it before training), one by one; computed once."""
         for task in self.tasks:
             if task.name not in self._zero_shot:
                 start = time.perf_counter()
-                self._zero_shot[task.name] = self.measure(
-                    self.base, task, self.config.boundary_held_out
-                )
+                with self._untrained() as model:
+                    self._zero_shot[task.name] = self.measure(
+                        model, task, self.config.boundary_held_out
+                    )
                 self.zero_shot_seconds += time.perf_counter() - start
             yield task.name, self._zero_shot[task.name]
 
     def zero_shot(self) -> dict[str, Measured]:
-        """How good the untrained model is, by task."""
+        """How good the model is before training, by task."""
         return dict(self.zero_shots())
 
     def warm(self) -> Iterator[int]:

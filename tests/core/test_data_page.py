@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny_folder
+import tiny_vision_folder
 
 from oasis import cli
 
@@ -27,10 +28,15 @@ def commands(page: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with what the pages name: rows.jsonl, ./model, ./TRACE."""
+    """A folder with what the pages name: rows.jsonl, ./model, ./TRACE, and images for ./llava."""
     folder = tmp_path_factory.mktemp("place")
     tiny_folder.save(folder / "model")
     tiny_folder.write_rows(folder / "rows.jsonl", tiny_folder.numbers(200))
+    tiny_vision_folder.save(folder / "llava")
+    for name in ("ChartQA", "IconQA"):
+        (folder / name).mkdir()
+        rows = tiny_vision_folder.shades(folder / name, 24)
+        (folder / name / "train.json").write_text(json.dumps(rows))
     for task, answers in (("FOMC", "AB"), ("Py150", ("import os", "return x"))):
         (folder / "TRACE" / task).mkdir(parents=True)
         for split, count in (("train", 40), ("eval", 8), ("test", 8)):

@@ -11,6 +11,7 @@ from oasis.lab.config import RunConfig
 from oasis.lab.data.encoded import prompt_of
 from oasis.lab.data.own.load import load
 from oasis.lab.data.own.settings import Data
+from oasis.lab.data.own.store import Items, Store
 from oasis.train.batch.columns import ITEM
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -214,3 +215,13 @@ def test_settings_come_back_from_a_file(tmp_path):
     config.save(tmp_path / "config.yaml")
     assert RunConfig.load(tmp_path / "config.yaml") == config
     assert config.replace(rank=2).data == config.data and config.replace(rank=2).epochs == 1
+
+
+@pytest.mark.parametrize("mask", ["0000", "1111", "0110", "1001", "0101", "1"])
+def test_labels_come_back_as_they_were(mask):
+    ids = list(range(7, 7 + len(mask)))
+    labels = [token if bit == "1" else -100 for token, bit in zip(ids, mask, strict=True)]
+    store = Store()
+    store.add(input_ids=ids, labels=labels, key="k", answer="", style="")
+    (item,) = Items(store, [0])
+    assert item["input_ids"] == ids and item["labels"] == labels and item[ITEM] == 0

@@ -187,9 +187,13 @@ def test_fields_are_taken_as_given():
         (
             {"messages": [{"role": "user", "content": [1]}]},
             {},
-            'here:1: got a list as "messages"[0]',
+            'here:1: got a number as "messages"[0] "content"[0], expected {"type": "text"',
         ),
-        ({"prompt": "a", "completion": "b", "image": "c.png"}, {}, 'here:1: has "image"'),
+        (
+            {"prompt": "a", "completion": "b", "image": "c.png"},
+            {},
+            "here:1: has an image, and the model takes text alone",
+        ),
     ],
 )
 def test_what_a_row_lacks_is_named(values, fields, says):

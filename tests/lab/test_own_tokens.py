@@ -6,8 +6,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from oasis.lab.data.encoding import answer_ids, encode
+from oasis.lab.data.own.encoder import Encoder
 from oasis.lab.data.own.fields import Sample
-from oasis.lab.data.own.tokens import NothingLeft, choice_ids, encode_sample
+from oasis.lab.data.own.tokens import NothingLeft, encode_sample
 from oasis.lab.data.tasks import Example
 from oasis.names import IGNORED
 
@@ -156,5 +157,5 @@ def test_choices_follow_as_the_answer_does():
         (characters(space=True), None, [" yes</s>", " no</s>"]),
         (characters(template=TEMPLATE), True, ["yes<end>", "no<end>"]),
     ):
-        found = choice_ids(pair, ["yes", "no"], tokenizer, chat)
+        found = Encoder(tokenizer, 256, chat).choices(pair, ["yes", "no"])
         assert [text_of(tokenizer, ids) for ids in found] == expected

@@ -13,9 +13,9 @@ import torch
 
 from oasis import cli, policies
 from oasis.lab import model as models
+from oasis.lab.data.own.encoder import Encoder
 from oasis.lab.data.own.fields import Sample
 from oasis.lab.data.own.settings import DataSettings
-from oasis.lab.data.own.tokens import encode_sample
 from oasis.lab.select import SelectSettings, select
 from oasis.lab.select import run as run_module
 from oasis.lab.select.files import Files
@@ -62,16 +62,12 @@ def test_it_chooses_what_the_policy_chooses_of_the_same_signals(folder, rows, tm
     done = select(settings(folder, rows, tmp_path / "kept.jsonl", seed=3), progress=False)
     device = torch.device("cpu")
     model = models.load_model(folder, device, torch.float32)
-    tokenizer = models.load_tokenizer(folder)
+    encoder = Encoder(models.load_tokenizer(folder), 1024)
     encoded = [
-        encode_sample(
-            Sample("", "pair", (("user", row["prompt"]), ("assistant", row["completion"]))),
-            tokenizer,
-            1024,
-        )
+        encoder(Sample("", "pair", (("user", row["prompt"]), ("assistant", row["completion"]))))
         for row in tiny_folder.numbers(50)
     ]
-    scorer = Scorer(model, tokenizer, policies.create("oasis", 0.25, 3, draw="even"))
+    scorer = Scorer(model, encoder, policies.create("oasis", 0.25, 3, draw="even"))
     judged = [line for line in record(done) if line["type"] == "row"]
     for start in range(0, 50, 8):
         selection, _ = scorer.observe(encoded[start : start + 8])

@@ -1,7 +1,5 @@
 """Padding on either side has no influence: on scores, signals, gradients and the training loss."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from padded_rows import padded
@@ -179,12 +177,13 @@ def test_evaluation_of_a_prompt_does_not_depend_on_its_batch(kind):
     g = torch.Generator().manual_seed(0)
     lengths = torch.randint(2, 40, (24,), generator=g).tolist()
     prompts = [torch.randint(1, VOCAB, (n,), generator=g).tolist() for n in lengths]
-    model, tokenizer = family(kind).eval(), SimpleNamespace(pad_token_id=PAD)
+    items = [{"input_ids": prompt, "labels": prompt} for prompt in prompts]
+    model, collate = family(kind).eval(), Collator(PAD, "right")
     if kind == "gpt2":  # positions that matter
         torch.nn.init.normal_(model.transformer.wpe.weight, std=0.3)
     with torch.no_grad():
         alone, together = (
-            _by_first_token(model, tokenizer, prompts, list(range(3, 40)), size) for size in (1, 24)
+            _by_first_token(model, collate, items, list(range(3, 40)), size) for size in (1, 24)
         )
     assert alone == together and len(set(alone)) > 3
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from oasis.lab.config import RunConfig, difference
 from oasis.lab.record.checkpoints import erase
-from oasis.lab.record.log import EVENTS, end_event
-from oasis.lab.run import CONFIG, saved_settings
+from oasis.lab.record.log import CONFIG, EVENTS, end_event
+from oasis.lab.run import saved_settings
 from oasis.train import atomic
 
 NEW, PARTIAL, FINISHED = "new", "partial", "finished"

@@ -16,12 +16,14 @@ from torch import Tensor
 
 from oasis.lab.data.json_files import kind_of, read_list
 from oasis.lab.data.pictures import open_picture
+from oasis.lab.data.processed import Row, image_tensors, labelled
 from oasis.names import IGNORED
 from oasis.train.batch.columns import ITEM, TASK
-from oasis.train.batch.images import COUNTS, IMAGE_KEYS
+from oasis.train.batch.images import IMAGE_KEYS
 
 MARK = "<image>"
 ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
+Turn = tuple[str, str]  # role, text
 
 
 @dataclass(frozen=True)
@@ -78,15 +80,27 @@ def _conversation(entry: Any, folder: Path, where: str) -> Conversation:
         raise ValueError(f'{where}: got {got} as "conversations", expected a list of turns')
     turns = [_turn(turn, f'{where}, "conversations"[{at}]') for at, turn in enumerate(found)]
     names = _image_names(entry.get("image"), where)
-    marks = sum(text.count(MARK) for _, text in turns)
-    if names and not marks:
-        first = next((i for i, (role, _) in enumerate(turns) if role == "user"), 0)
-        turns[first] = (turns[first][0], MARK * len(names) + "\n" + turns[first][1])
-    elif marks != len(names):
-        raise ValueError(f'{where}: "image" has {len(names)} images for {marks} marks {MARK}')
-    _check_order([role for role, _ in turns], where)
+    turns = with_marks(turns, len(names), where)
     files = tuple(folder / name for name in names)
-    return Conversation(str(entry.get("id", "")), files, tuple(turns), where)
+    return Conversation(str(entry.get("id", "")), files, turns, where)
+
+
+def with_marks(turns: Sequence[Turn], images: int, where: str) -> tuple[Turn, ...]:
+    """Turns with a mark for each image: before the first question where there are no marks.
+
+    Raises:
+        ValueError: beginning with `where`, for marks that are not as many as the images, an answer
+            without a question before it, or no answer.
+    """
+    marks = sum(text.count(MARK) for _, text in turns)
+    if marks not in (0, images):
+        raise ValueError(f"{where}: got {images} images for {marks} marks {MARK}")
+    _check_order([role for role, _ in turns], where)
+    if images and not marks:
+        first = next(i for i, (role, _) in enumerate(turns) if role == "user")
+        role, text = turns[first]
+        return (*turns[:first], (role, f"{MARK * images}\n{text}"), *turns[first + 1 :])
+    return tuple(turns)
 
 
 def _turn(turn: Any, where: str) -> tuple[str, str]:
@@ -160,26 +174,14 @@ class LlavaCollator:
         if not items:
             raise ValueError("items: got an empty batch, expected at least one conversation")
         rows = [self._encode(i["conversation"] if isinstance(i, dict) else i) for i in items]
-        batch = self._pad(rows)
-        for key in IMAGE_KEYS:
-            parts = [row[key] for row in rows if key in row]
-            if len({part.shape[1:] for part in parts}) > 1:
-                raise ValueError(
-                    f"{key}: got images of shapes {[list(part.shape) for part in parts]}, expected "
-                    "such that can be put one behind another; let the processor resize to one size"
-                )
-            if parts:
-                batch[key] = torch.cat(parts)
-        if "pixel_values" in batch:
-            counted = "image_grid_thw" if "image_grid_thw" in batch else "pixel_values"
-            batch[COUNTS] = torch.tensor([len(row.get(counted, ())) for row in rows])
+        batch = {**self._pad(rows), **image_tensors(rows)}
         for key in (TASK, ITEM):
             values = [item[key] for item in items if isinstance(item, dict) and key in item]
             if len(values) == len(items):
                 batch[key] = torch.tensor(values)
         return batch
 
-    def _pad(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    def _pad(self, rows: list[Row]) -> Row:
         """What has one number per token, padded to [N, L] on the tokenizer's side."""
         tokenizer = self.processor.tokenizer
         length = max(len(row["labels"]) for row in rows)
@@ -192,52 +194,22 @@ class LlavaCollator:
                 out[start : start + len(row[key])] = row[key]
         return batch
 
-    def _encode(self, talk: Conversation) -> dict[str, Tensor]:
+    def _encode(self, talk: Conversation) -> Row:
         """One conversation: tensors [L] by key, image tensors as the processor makes them."""
         messages = talk.messages([self._image(path, talk) for path in talk.images])
-        whole = self._process(messages)
-        ids = whole["input_ids"]
-        if self.max_length is not None and len(ids) > self.max_length:
+        row = labelled(self.processor, messages, f"conversation {talk.id!r}")
+        length = len(row["input_ids"])
+        if self.max_length is not None and length > self.max_length:
             raise ValueError(
-                f"conversation {talk.id!r}: got {len(ids)} tokens, expected at most "
+                f"conversation {talk.id!r}: got {length} tokens, expected at most "
                 f"max_length={self.max_length}"
             )
-        labels = torch.full_like(ids, IGNORED)
-        for at, (role, _) in enumerate(talk.turns):
-            if role == "assistant":
-                asked = self._process(messages[:at], add_generation_prompt=True)["input_ids"]
-                answered = self._process(messages[: at + 1])["input_ids"]
-                if not (ids[: len(asked)].equal(asked) and ids[: len(answered)].equal(answered)):
-                    raise ValueError(
-                        f"conversation {talk.id!r}: the processor's chat template does not write "
-                        f"turn {at} as the continuation of those before it, so its tokens can't be "
-                        "found; expected a template that only appends"
-                    )
-                labels[len(asked) : len(answered)] = answered[len(asked) :]
-        token = getattr(self.processor, "image_token_id", None)
-        if token is not None:  # an answer may hold an image, which is not for the model to predict
-            labels[ids == token] = IGNORED
-        return {**whole, "labels": labels}
+        return row
 
     def _image(self, path: Path, talk: Conversation) -> Any:
         try:
             return self.open_image(path)
-        except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: a damaged PNG
+        except (OSError, ValueError) as error:
             where = talk.where or f"conversation {talk.id!r}"
             kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
             raise kind(f"{where}: the image {path} cannot be read ({error})") from error
-
-    def _process(self, messages: list[dict], **options: Any) -> dict[str, Tensor]:
-        made = self.processor.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_tensors="pt", **options
-        )
-        length = made["input_ids"].shape[1]
-        row = {}
-        for key, value in made.items():
-            if key not in IMAGE_KEYS and value.shape != (1, length):
-                raise ValueError(
-                    f"processor: got {key!r} of shape {list(value.shape)}, expected one number for "
-                    f"each of the {length} tokens, or an image tensor ({', '.join(IMAGE_KEYS)})"
-                )
-            row[key] = value if key in IMAGE_KEYS else value[0]
-        return row

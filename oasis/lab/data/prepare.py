@@ -37,13 +37,15 @@ class Prepared:
     digest: str | None = None
 
 
-def prepare(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Prepared:
-    """Read and encode what `config` names."""
+def prepare(
+    config: RunConfig, tokenizer: PreTrainedTokenizerBase, processor: Any = None
+) -> Prepared:
+    """Read and encode what `config` names; `processor`: of a vision-language model."""
     if config.data is None:
         return numbered(_packaged(config), tokenizer, config.max_length, _off_task(config))
     settings = config.data
     if config.preset is None:
-        loaded = load(settings, tokenizer, config.max_length, config.data_seed)
+        loaded = load(settings, tokenizer, config.max_length, config.data_seed, processor)
         items = Items(loaded.store, range(loaded.store.count))
         return Prepared(
             loaded.tasks, items, loaded.arrivals, said=loaded.said, digest=loaded.digest

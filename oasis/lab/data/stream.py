@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate, islice
@@ -120,15 +121,20 @@ class MemoryStream(Stream):
         return ends
 
     def batches(self) -> Iterator[list[dict]]:
-        # The memory keeps where items are, not what they are: they may be on disk.
+        # The memory keeps the numbers of arrivals, not what they are: they may be on disk.
         memory = EpisodicMemory(self.capacity, self.seed)
+        starts = list(accumulate(map(len, self.tasks), initial=0))
         drawn = 0
-        for index, task in enumerate(self.tasks):
-            for place in range(len(task)):
-                memory.add((index, place))
-                while drawn < int(memory.arrived * self.rate):
-                    drawn += 1
-                    yield [self._item(*found) for found in memory.sample(self.batch_size)]
+        for number in range(starts[-1]):
+            memory.add(number)
+            while drawn < int(memory.arrived * self.rate):
+                drawn += 1
+                yield [self._arrival(found, starts) for found in memory.sample(self.batch_size)]
+
+    def _arrival(self, number: int, starts: Sequence[int]) -> dict:
+        """The item that came as the `number`-th, where tasks begin at `starts`."""
+        task = bisect_right(starts, number) - 1
+        return self._item(task, number - starts[task])
 
 
 class PassStream(Stream):

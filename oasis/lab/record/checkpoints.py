@@ -18,10 +18,9 @@ from transformers.utils import logging
 
 from oasis.lab.record import manifest
 from oasis.lab.record.lock import PRIVATE
-from oasis.lab.record.log import EVENTS, EventLog, digests
+from oasis.lab.record.log import ADAPTER, EVENTS, EventLog, digests
 from oasis.train import atomic
 
-ADAPTER = "adapter"  # folder of the LoRA weights of a finished run
 KEPT = 2  # checkpoints of a run; the one before the last serves where that is damaged
 
 logger = logging.get_logger(__name__)

@@ -86,6 +86,16 @@ class Evaluation(TypedDict):
     seconds: float
 
 
+class Probe(TypedDict):
+    """How good the model is at all tasks within a task (`probes`); else as of an evaluation."""
+
+    type: Literal["probe"]
+    step: int
+    accuracy: dict[str, Number]
+    loss: NotRequired[dict[str, Number]]
+    seconds: float
+
+
 class End(TypedDict):
     """The last: what the run came to; `loss`: mean held-out loss over the tasks in free text. From
     `tokens` on see `accounts`.
@@ -112,11 +122,11 @@ class End(TypedDict):
     bandwidth: NotRequired[Number]
 
 
-Event = Annotated[Start | Selection | Step | Evaluation | End, Field(discriminator="type")]
+Event = Annotated[Start | Selection | Step | Evaluation | Probe | End, Field(discriminator="type")]
 # Fields of a later version of this package pass by.
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(strict=True, extra="ignore"))
 _KIND: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
-KINDS = ("start", "selection", "step", "evaluation", "end")
+KINDS = ("start", "selection", "step", "evaluation", "probe", "end")
 
 
 def parse(line: str | bytes) -> Event | None:

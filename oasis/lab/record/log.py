@@ -14,6 +14,8 @@ from oasis.lab.record.events import VERSION, End, Event, parse
 from oasis.lab.record.lines import Lines
 
 EVENTS = "events.jsonl"
+CONFIG = "config.yaml"  # beside it: the settings of the run,
+ADAPTER = "adapter"  # and the folder of its LoRA weights, once it is finished
 
 
 class EventLog(Lines):

@@ -377,5 +377,5 @@ def _add(run: Run, event: events.Event) -> None:
         _step(run, event)
     elif event["type"] == "evaluation":
         _evaluation(run, event)
-    else:
+    elif event["type"] == "end":
         run.end = event

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from oasis.lab import model as models
+from oasis.lab.data.own.encoder import Encoder
 from oasis.lab.data.own.fields import Sample
 from oasis.lab.data.own.load import Counts, samples
 from oasis.lab.data.own.rows import Row
-from oasis.lab.data.own.tokens import Encoded, encode_or_why
+from oasis.lab.data.own.tokens import Encoded
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.record.lock import locked
 from oasis.lab.record.log import finite
@@ -114,17 +115,16 @@ class _Selecting:
         return self.outcome
 
     def _select(self, rows: Samples) -> None:
-        policy = self.settings.make_policy()
-        tokenizer = models.load_tokenizer(self.settings.model)
-        groups = self._groups(rows, tokenizer)
+        settings, policy = self.settings, self.settings.make_policy()
+        tokenizer, processor = models.load_reader(settings.model)
+        encoder = Encoder(tokenizer, settings.max_length, settings.data.chat, processor)
+        groups = self._groups(rows, encoder)
         first = next(groups, None)  # damaged rows and missing fields, before the model is loaded
         model = self._model() if policy.needs else None
         if wants_length(policy):
-            every = self._groups(self._rows(), tokenizer)
+            every = self._groups(self._rows(), encoder)
             policy.total_batches = sum(bool(_candidates(group)) for group in every)
-        scorer = Scorer(
-            model, tokenizer, policy, layer=self.settings.layer, seed=self.settings.seed
-        )
+        scorer = Scorer(model, encoder, policy, layer=settings.layer, seed=settings.seed)
         self._open(scorer)
         self._pass(chain([] if first is None else [first], groups), scorer)
         self._bring_to_disk(scorer, done=True)
@@ -158,15 +158,15 @@ class _Selecting:
         self.files.note(json.dumps({"type": "end", **counts}))
 
     def _rows(self) -> Samples:
+        vision = models.takes_images(self.settings.model)
         for source in self.settings.data.path:
-            yield from samples(self.settings.data, source)
+            yield from samples(self.settings.data, source, vision)
 
-    def _groups(self, rows: Samples, tokenizer: PreTrainedTokenizerBase) -> Iterator[Group]:
-        length, chat = self.settings.max_length, self.settings.data.chat
+    def _groups(self, rows: Samples, encoder: Encoder) -> Iterator[Group]:
         group: Group = []
         candidates = 0
         for row, sample in rows:
-            found = encode_or_why(sample, tokenizer, length, chat)
+            found = encoder.or_why(sample)
             group.append((row, found))
             candidates += isinstance(found, Encoded)
             if candidates == self.settings.batch_size:
@@ -213,7 +213,7 @@ class _Selecting:
         Raises:
             ValueError: it had other settings or rows.
         """
-        if json.loads(saved.settings) != self.told:
+        if json.loads(saved.settings) != self.described:
             raise ValueError(
                 f"out: {self.files.folder} holds a selection with other settings that did not come "
                 "to its end; go on with those, or --overwrite starts anew"

@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from oasis import Selection, policies
 from oasis.lab import model as models
 from oasis.lab.data.encoding import Collator
+from oasis.lab.data.own.collate import ImageCollator
+from oasis.lab.data.own.encoder import Encoder
 from oasis.lab.data.own.tokens import Encoded
-from oasis.lab.evaluate import pad_id
+from oasis.lab.evaluate import Collate, pad_id
 from oasis.policies.base import validation_rows
 from oasis.train.batch.rehearsal import Rehearsal
 from oasis.train.batch.subbatch import answers, targets
@@ -23,7 +25,7 @@ from oasis.train.signals.sample_grads import SampleGradients
 
 
 class Scorer:
-    """Scores candidate batches and has `policy` choose.
+    """Scores candidate batches of samples that `encoder` encoded, and has `policy` choose.
 
     Policies that ask for gradients of trained weights (and `layer` "last_block") get those of a
     fresh LoRA on the model: what the first step of a training would see. Where the policy asks for
@@ -33,7 +35,7 @@ class Scorer:
     def __init__(
         self,
         model: PreTrainedModel | None,
-        tokenizer: PreTrainedTokenizerBase,
+        encoder: Encoder,
         policy: policies.Policy,
         *,
         layer: str = "head",
@@ -44,8 +46,10 @@ class Scorer:
         needs = frozenset(policy.needs)
         if needs & GRADS or (layer == "last_block" and needs & GRAMS):
             self.model = models.attach_lora(model, rank=16, alpha=None, layers=None, seed=seed)
-        self.pad = pad_id(tokenizer)
-        self.collate = Collator(self.pad, "right")
+        self.pad = pad_id(encoder.tokenizer)
+        self.collate: Collate = Collator(self.pad, "right")
+        if encoder.processor is not None:
+            self.collate = ImageCollator(encoder.processor, self.pad)
         self.device = torch.device("cpu") if model is None else model.device
         self.rehearsal = Rehearsal(seed=seed) if "validation" in needs else None
         self._head: Head | None = None
@@ -53,7 +57,9 @@ class Scorer:
 
     def observe(self, rows: Sequence[Encoded]) -> tuple[Selection, policies.Signals]:
         """What the policy chose of `rows`, and what it knew of them."""
-        batch = self.collate([{"input_ids": row.ids, "labels": row.labels} for row in rows])
+        batch = self.collate(
+            [{"input_ids": row.ids, "labels": row.labels, "vision": row.vision} for row in rows]
+        )
         batch = {name: values.to(self.device) for name, values in batch.items()}
         needs = frozenset(self.policy.needs)
         tokens = targets(batch["labels"]).sum(dim=1)

@@ -51,7 +51,8 @@ class EpisodicMemory:
         if not self._items:
             raise ValueError("sample: the memory is empty; add an item first")
         whole, rest = divmod(k, len(self._items))
-        drawn = list(self._items) * whole + self._random.sample(self._items, rest)
+        # Of a full memory no copy is made: a million items are drawn from at every batch.
+        drawn = self._items * whole + self._random.sample(self._items, rest)
         if whole:
             self._random.shuffle(drawn)
         return drawn

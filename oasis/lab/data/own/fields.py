@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from oasis.lab.data.json_files import kind_of
-from oasis.lab.data.llava import ROLES
+from oasis.lab.data.llava import MARK, ROLES, Turn, with_marks
 from oasis.lab.data.own.rows import Row
+from oasis.lab.data.pictures import Picture, pictures_of
 
 # Turns in one field, in the order they are looked for.
 TALKS = ("messages", "conversations")
@@ -20,10 +22,12 @@ PAIRS = (
     ("instruction", "input", "output"),
     ("instruction", "context", "response"),
     ("question", None, "answer"),
+    ("text", None, "answer"),
     ("sentence", None, "label"),
 )
 TEXT = "text"
 IMAGES = ("image", "images")
+INSIDE = ("image", "path", "url", "base64")  # where a part of a turn would hold its own
 CHAT, PAIR, WHOLE = "chat", "pair", "text"  # kinds of samples
 
 
@@ -32,12 +36,13 @@ class Sample:
     """What a row says: turns of (role, text), role "user", "assistant" or "system".
 
     `kind`: "chat" (turns as they are), "pair" (a prompt and its completion) or "text" (one turn of
-    the assistant, learnt as a whole).
+    the assistant, learnt as a whole). `images` stand where the texts have "<image>".
     """
 
     key: str
     kind: str
-    turns: tuple[tuple[str, str], ...]
+    turns: tuple[Turn, ...]
+    images: tuple[Picture, ...] = ()
 
     @property
     def answer(self) -> str | None:
@@ -58,19 +63,44 @@ class Sample:
 class Layout:
     """The fields of a file: `names` are those of turns (one), of question, context and answer
     (three, the context may be None), or of a text (one).
+
+    `image` is that of images, None one of `IMAGES`; their paths are relative to `folder`. `vision`:
+    whether there is a model for them.
     """
 
     kind: str
     names: tuple[str | None, ...]
+    image: str | None = None
+    folder: Path = Path()
+    vision: bool = False
 
     def sample(self, row: Row) -> Sample:
-        """ValueError naming row and field where a value is missing or of another type."""
-        for name in IMAGES:
-            if row.values.get(name):
-                raise ValueError(
-                    f'{row.key}: has "{name}"; samples with images are trained with '
-                    "oasis.lab.data.llava (docs/multimodal.md)"
-                )
+        """ValueError naming row and field where a value is missing or of another type, or where
+        there are images without marks, marks without images, or none that take them.
+        """
+        sample, images = self._texts(row), self._images(row)
+        if not self.vision:
+            if images or any(_shows(row.values.get(name)) for name in self.names if name):
+                raise ValueError(f"{row.key}: has an image, and the model takes text alone")
+            return sample
+        if sample.kind == WHOLE:  # what is said of the images
+            asked = (("user", MARK * len(images)),) if images else ()
+            kind = CHAT if images else WHOLE
+            return replace(sample, kind=kind, turns=(*asked, *sample.turns), images=images)
+        answered = any(role == "assistant" for role, _ in sample.turns)  # else it is empty
+        turns = with_marks(sample.turns, len(images), row.key) if answered else sample.turns
+        return replace(sample, turns=turns, images=images)
+
+    def _images(self, row: Row) -> tuple[Picture, ...]:
+        names = IMAGES if self.image is None else (self.image,)
+        found = [name for name in names if row.values.get(name)]
+        if len(found) > 1:
+            raise ValueError(f"{row.key}: got both {' and '.join(found)}; say which: data.image")
+        if not found:
+            return ()
+        return pictures_of(row.values[found[0]], self.folder, f'{row.key}: "{found[0]}"')
+
+    def _texts(self, row: Row) -> Sample:
         if self.kind == CHAT:
             return Sample(row.key, CHAT, _turns(row, self.names[0]))
         if self.kind == WHOLE:
@@ -96,9 +126,11 @@ def find_layout(
     completion: str | None = None,
     messages: str | None = None,
     text: str | None = None,
+    **images: Any,
 ) -> Layout:
     """The layout of a file whose first row is `row`: the named fields, or the first of `TALKS`,
-    `PAIRS` and `TEXT` that are there. ValueError where there are none.
+    `PAIRS` and `TEXT` that are there; `images`: what `Layout` knows of them. ValueError where there
+    are no such fields.
     """
     given = [messages is not None, text is not None, (prompt or completion) is not None]
     if sum(given) > 1 or (prompt is None) != (completion is None):
@@ -111,14 +143,17 @@ def find_layout(
                 }.items() if value is not None
             )
         )  # fmt: skip
+    image = images.get("image")
+    if image is not None and image not in row.values:
+        raise ValueError(f'{row.key}: no field "{image}", got {_fields(row)}')
     if messages is not None:
-        layout = Layout(CHAT, (messages,))
+        layout = Layout(CHAT, (messages,), **images)
     elif text is not None:
-        layout = Layout(WHOLE, (text,))
+        layout = Layout(WHOLE, (text,), **images)
     elif prompt is not None:
-        layout = Layout(PAIR, (prompt, None, completion))
+        layout = Layout(PAIR, (prompt, None, completion), **images)
     else:
-        return _known(row)
+        return replace(_known(row), **images)
     for name in layout.names:
         if name is not None and name not in row.values:
             raise ValueError(f'{row.key}: no field "{name}", got {_fields(row)}')
@@ -190,4 +225,36 @@ def _turn(turn: Any, key: str, where: str) -> tuple[str, str]:
         )
     if turn.get("tool_calls"):
         raise ValueError(f"{key}: {where} has tool_calls, which are not read")
-    return role, _as_text(turn.get(named[1]), key, f'{where} "{named[1]}"')
+    content = turn.get(named[1])
+    if isinstance(content, list):
+        return role, _parts(content, key, f'{where} "{named[1]}"')
+    return role, _as_text(content, key, f'{where} "{named[1]}"')
+
+
+def _shows(turns: Any) -> bool:
+    """Whether a value is turns in parts with an image among them."""
+    parts = [
+        part
+        for turn in (turns if isinstance(turns, list) else ())
+        if isinstance(turn, dict) and isinstance(turn.get("content"), list)
+        for part in turn["content"]
+    ]
+    return any(isinstance(part, dict) and part.get("type") == "image" for part in parts)
+
+
+def _parts(parts: list[Any], key: str, where: str) -> str:
+    """The text of a turn in parts, with a mark where an image goes."""
+    told = []
+    for at, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text":
+            told.append(_as_text(part.get("text"), key, f'{where}[{at}] "text"'))
+        elif kind == "image" and not any(part.get(name) for name in INSIDE):
+            told.append(MARK)
+        else:
+            got = repr(kind) if isinstance(part, dict) else kind_of(part)
+            raise ValueError(
+                f'{key}: got {got} as {where}[{at}], expected {{"type": "text", "text": ...}}, or '
+                f'{{"type": "image"}} with its image in a field of the row ({", ".join(IMAGES)})'
+            )
+    return "".join(told)

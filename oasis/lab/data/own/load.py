@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from oasis.lab.data.encoded import EncodedTask
+from oasis.lab.data.own.encoder import Encoder
 from oasis.lab.data.own.fields import PAIR, Layout, Sample, find_layout
 from oasis.lab.data.own.rows import Row, is_local, read_rows
 from oasis.lab.data.own.settings import DataSettings
 from oasis.lab.data.own.store import Items, Store
-from oasis.lab.data.own.tokens import EMPTY, TOO_LONG, Encoded, choice_ids, encode_or_why
+from oasis.lab.data.own.tokens import EMPTY, IMAGES_TOO_LONG, TOO_LONG, Encoded
 
 # A closed set of answers is found where at most so many, of at most so many characters, come ten
 # times each on average.
 MOST_CHOICES, LONGEST_CHOICE, TIMES = 20, 40, 10
 
 
-def samples(settings: DataSettings, source: str) -> Iterator[tuple[Row, Sample]]:
-    """The rows of one source and what they say. ValueError naming the first that says nothing."""
+def samples(
+    settings: DataSettings, source: str, vision: bool = False
+) -> Iterator[tuple[Row, Sample]]:
+    """The rows of one source and what they say, to a model that takes images or (not `vision`) text
+    alone. ValueError naming the first that says nothing.
+    """
     rows = read_rows(
         source, split=settings.split, subset=settings.subset, streaming=settings.streaming
     )
@@ -38,10 +45,20 @@ def samples(settings: DataSettings, source: str) -> Iterator[tuple[Row, Sample]]
                 completion=settings.completion,
                 messages=settings.messages,
                 text=settings.text,
+                image=settings.image,
+                folder=_folder(settings, source),
+                vision=vision,
             )
         yield row, layout.sample(row)
     if layout is None:
         raise ValueError(f"data: {source} has no rows")
+
+
+def _folder(settings: DataSettings, source: str) -> Path:
+    """What paths of images are relative to."""
+    if settings.image_folder is not None:
+        return Path(settings.image_folder)
+    return Path(source) if Path(source).is_dir() else Path(source).parent
 
 
 @dataclass
@@ -51,6 +68,7 @@ class Counts:
     rows: int = 0
     empty: int = 0
     dropped: int = 0
+    too_long: int = 0
     cut: int = 0
     last_only: int = 0
 
@@ -63,12 +81,14 @@ class Counts:
         else:
             self.empty += found == EMPTY
             self.dropped += found == TOO_LONG
+            self.too_long += found == IMAGES_TOO_LONG
 
     def losses(self, max_length: int) -> list[str]:
         """What was not taken as it is, in words."""
         reasons = {
             f"cut to {max_length} tokens": self.cut,
             "left out, for the answer leaves no room": self.dropped,
+            f"left out, for they have images and more than {max_length} tokens": self.too_long,
             "left out, for they are empty": self.empty,
             "learnt by the last answer alone (the chat template rewrites earlier turns)": (
                 self.last_only
@@ -104,26 +124,27 @@ class Loaded:
 
 
 def load(
-    settings: DataSettings, tokenizer: PreTrainedTokenizerBase, max_length: int, seed: int = 0
+    settings: DataSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    seed: int = 0,
+    processor: Any = None,
 ) -> Loaded:
-    """Read all rows once. `seed` decides which are held out.
+    """Read all rows once. `seed` decides which are held out; `processor`: of a vision-language
+    model.
 
     Raises:
-        FileNotFoundError, ValueError: see `read_rows` and `find_layout`; a task has too few rows.
+        FileNotFoundError, ValueError: see `read_rows`, `find_layout` and `Encoder`; a task has too
+            few rows.
     """
-    return _Loader(settings, tokenizer, max_length, seed).load()
+    encoder = Encoder(tokenizer, max_length, settings.chat, processor)
+    return _Loader(settings, encoder, seed).load()
 
 
 class _Loader:
-    def __init__(
-        self,
-        settings: DataSettings,
-        tokenizer: PreTrainedTokenizerBase,
-        max_length: int,
-        seed: int,
-    ) -> None:
-        self.settings, self.tokenizer = settings, tokenizer
-        self.max_length, self.seed = max_length, seed
+    def __init__(self, settings: DataSettings, encoder: Encoder, seed: int) -> None:
+        self.settings, self.encoder, self.seed = settings, encoder, seed
+        self.max_length = encoder.max_length
         self.store = Store()
         self.tasks: dict[str, _Task] = {}
         self.digest = hashlib.sha256()
@@ -142,7 +163,8 @@ class _Loader:
 
     def _read(self, source: str, name: str, held_out: bool) -> None:
         column = self.settings.task
-        for row, sample in samples(self.settings, source):
+        vision = self.encoder.processor is not None
+        for row, sample in samples(self.settings, source, vision):
             task = name if column is None else _task_of(row, column)
             if task not in self.tasks:
                 if held_out and len(self.settings.path) == 1 == len(self.tasks):
@@ -156,8 +178,8 @@ class _Loader:
             self._take(self.tasks[task], sample, held_out)
 
     def _take(self, task: _Task, sample: Sample, held_out: bool) -> None:
-        answer, settings = sample.answer, self.settings
-        encoded = encode_or_why(sample, self.tokenizer, self.max_length, settings.chat)
+        answer = sample.answer
+        encoded = self.encoder.or_why(sample)
         task.counts.add(encoded)
         if isinstance(encoded, str):
             return
@@ -175,11 +197,14 @@ class _Loader:
             key=sample.key,
             answer=(answer or "").strip(),
             style=style,
+            **_pictured(sample),
         )
         # What is asked decides, so that a question is on one side, whatever it is answered by.
         asked = [turn for turn in sample.turns if turn[0] != "assistant"] or sample.turns
-        digest = hashlib.sha256(repr((self.seed, asked)).encode()).digest()
-        self.digest.update(repr((task.name, held_out, encoded.ids, encoded.labels)).encode())
+        seen = [hashlib.sha256(content).hexdigest() for content in encoded.contents]
+        digest = hashlib.sha256(repr((self.seed, asked, *seen)).encode()).digest()
+        told = (task.name, held_out, encoded.ids, encoded.labels, *seen)
+        self.digest.update(repr(told).encode())
         if held_out:
             task.test.append(number)
         else:
@@ -196,7 +221,7 @@ class _Loader:
             )
         choices = self._choices(task)
         ids = {
-            style: choice_ids(sample, choices, self.tokenizer, self.settings.chat)
+            style: self.encoder.choices(sample, choices)
             for style, sample in (task.styles.items() if choices else ())
         }
         train, test = Items(self.store, task.train), Items(self.store, task.test)
@@ -232,6 +257,14 @@ class _Loader:
             others = sum(n for text, n in task.answers.items() if text not in choices)
             if others:
                 yield f"{task.name}: {others} with another answer than data.answers has"
+
+
+def _pictured(sample: Sample) -> dict[str, Any]:
+    """What the processor needs of a sample with images, for the store."""
+    if not sample.images:
+        return {}
+    images = [{"path": image.path, "bytes": image.data} for image in sample.images]
+    return {"turns": json.dumps(sample.turns), "images": images}
 
 
 def task_names(paths: Sequence[str]) -> list[str]:

@@ -11,11 +11,12 @@ import codecs
 import csv
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from oasis.lab.data.json_files import UTF16, decode, is_json_lines, kind_of, read_json
+from oasis.lab.data.pictures import data_uri
 
 SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")  # what `save_to_disk` leaves
 
@@ -123,8 +124,14 @@ def _json(path: Path) -> Iterator[Row]:
 
 
 def _row(values: dict[str, Any], key: str) -> Row:
-    # What JSON has no name for (dates, bytes of images) is written as Python does.
-    return Row(key, values, json.dumps(values, ensure_ascii=False, default=str))
+    return Row(key, values, json.dumps(values, ensure_ascii=False, default=_unnamed))
+
+
+def _unnamed(value: Any) -> str:
+    """What JSON has no name for: bytes (of images) such that they are read again; dates and the
+    like as Python writes them.
+    """
+    return data_uri(value) if isinstance(value, bytes) else str(value)
 
 
 def _table(delimiter: str) -> Callable[[Path], Iterator[Row]]:
@@ -202,14 +209,32 @@ def _hub(name: str, split: str, subset: str | None, streaming: bool) -> Iterator
 
 
 def _dataset(rows: Any, name: str) -> Iterator[Row]:
-    """The rows of a map-style or iterable dataset; the numbers of class labels as their names."""
+    """The rows of a map-style or iterable dataset; the numbers of class labels as their names,
+    images as they lie in it, not decoded.
+    """
     features = rows.features or {}
+    for key, feature in features.items():
+        if (stored := _undecoded(feature)) != feature:
+            rows = rows.cast_column(key, stored)
     labels = {key: feature for key, feature in features.items() if hasattr(feature, "int2str")}
     for index, values in enumerate(rows):
         for key, feature in labels.items():
             if isinstance(values[key], int) and values[key] >= 0:  # -1: none is known
                 values[key] = feature.int2str(values[key])
         yield _row(values, f"{name}[{index}]")
+
+
+def _undecoded(feature: Any) -> Any:
+    """A feature of which images are their path and bytes: viewers and `datasets` don't decode
+    alike (`oasis.lab.data.pictures`).
+    """
+    import datasets
+
+    if isinstance(feature, datasets.Image):
+        return datasets.Image(mode=feature.mode, decode=False)
+    if isinstance(feature, (datasets.List, datasets.LargeList)):
+        return replace(feature, feature=_undecoded(feature.feature))
+    return feature
 
 
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {

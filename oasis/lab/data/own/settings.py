@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, model_validator
 
 from oasis.lab.settings import Settings, WrongSetting, setting
-from oasis.lab.settings.kinds import Must, Number, Paths, Positive, Text, Texts
+from oasis.lab.settings.kinds import Must, Number, Paths, PathText, Positive, Text, Texts
 
 
 class DataSettings(Settings):
@@ -31,6 +31,10 @@ class DataSettings(Settings):
     completion: Text | None = setting(None, "The field that answers.")
     messages: Text | None = setting(None, "The field of turns, in place of both.")
     text: Text | None = setting(None, "The field of a text to be learnt as a whole.")
+    image: Text | None = setting(None, "The field of images; null: image, or images.")
+    image_folder: PathText | None = setting(
+        None, "The folder that paths of images are relative to; null: that of the file."
+    )
     answers: Texts | None = setting(
         None,
         "The answers that a task is judged by; null: found where there are a few short ones, again "

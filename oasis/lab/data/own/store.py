@@ -9,15 +9,18 @@ from typing import Any, overload
 
 import pyarrow as pa
 
+from oasis.names import IGNORED
 from oasis.train.batch.columns import ITEM
 
 SCHEMA = pa.schema(
     [
         ("input_ids", pa.list_(pa.int32())),
-        ("labels", pa.list_(pa.int32())),
+        ("learnt", pa.list_(pa.int32())),  # where labels begin and end: half the size of labels
         ("key", pa.string()),
         ("answer", pa.string()),
         ("style", pa.string()),
+        ("turns", pa.string()),  # of samples with images, as JSON, for the processor
+        ("images", pa.list_(pa.struct([("path", pa.string()), ("bytes", pa.binary())]))),
     ]
 )
 TOGETHER = 1000  # rows written at once
@@ -28,15 +31,15 @@ class Store:
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="oasis-rows-")
-        self._path = Path(self._folder.name) / "rows.arrow"
-        self._writer = pa.ipc.new_stream(str(self._path), SCHEMA)
+        self.path = Path(self._folder.name) / "rows.arrow"
+        self._writer = pa.ipc.new_stream(str(self.path), SCHEMA)
         self._waiting: list[dict[str, Any]] = []
         self._rows: Any = None
         self.count = 0
 
-    def add(self, **row: Any) -> int:
-        """Write one row and return its number."""
-        self._waiting.append(row)
+    def add(self, *, input_ids: list[int], labels: list[int], **row: Any) -> int:
+        """Write one row and return its number. `labels` are those ids, or -100."""
+        self._waiting.append({"input_ids": input_ids, "learnt": _edges(labels), **row})
         self.count += 1
         if len(self._waiting) == TOGETHER:
             self._flush()
@@ -54,7 +57,7 @@ class Store:
 
             self._flush()
             self._writer.close()
-            self._rows = datasets.Dataset.from_file(str(self._path))
+            self._rows = datasets.Dataset.from_file(str(self.path))
         return self._rows
 
 
@@ -77,4 +80,27 @@ class Items(Sequence[dict[str, Any]]):
         if isinstance(index, slice):
             return Items(self.store, self.numbers[index])
         number = self.numbers[index]
-        return {**self.store.rows[number], ITEM: number}
+        row = self.store.rows[number]
+        labels = _labels(row["input_ids"], row.pop("learnt"))
+        return {**row, "labels": labels, ITEM: number}
+
+
+def _edges(labels: Sequence[int]) -> list[int]:
+    """Where runs of labels begin and end, one after another.
+
+    >>> _edges([-100, 7, 8, -100, 9])
+    [1, 3, 4, 5]
+    """
+    learnt = [False, *(label != IGNORED for label in labels), False]
+    return [at for at in range(len(labels) + 1) if learnt[at] != learnt[at + 1]]
+
+
+def _labels(ids: Sequence[int], edges: Sequence[int]) -> list[int]:
+    """
+    >>> _labels([5, 7, 8, 6, 9], [1, 3, 4, 5])
+    [-100, 7, 8, -100, 9]
+    """
+    labels = [IGNORED] * len(ids)
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        labels[start:end] = ids[start:end]
+    return labels

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from oasis.lab.data.encoding import following_ids, prompt_ids
@@ -22,18 +23,25 @@ class NothingLeft(ValueError):
     """A sample has no token to learn, or none to learn it from."""
 
 
+class TooLong(NothingLeft):
+    """A sample is longer than `max_length`, and can't be cut, since that could be in an image."""
+
+
 @dataclass(frozen=True)
 class Encoded:
     """`ids` and `labels` (-100 where nothing is learnt), both of one length.
 
     `cut`: tokens left out, for there were more than `max_length`. `last_only`: the chat template
-    writes earlier turns anew once others follow, so that only the last answer is learnt.
+    writes earlier turns anew once others follow, so that only the last answer is learnt. `vision`:
+    what the processor made of images, and the `contents` of their files.
     """
 
     ids: list[int]
     labels: list[int]
     cut: int = 0
     last_only: bool = False
+    vision: dict[str, Tensor] | None = None
+    contents: tuple[bytes, ...] = ()
 
 
 def encode_sample(
@@ -73,19 +81,9 @@ def encode_sample(
     return _fit(first, parts, max_length)
 
 
+# Why a sample has nothing to learn.
 EMPTY, TOO_LONG = "empty", "too long to learn from"
-
-
-def encode_or_why(
-    sample: Sample, tokenizer: PreTrainedTokenizerBase, max_length: int, chat: bool | None
-) -> Encoded | str:
-    """What `encode_sample` makes of a sample, or why it has nothing to learn."""
-    if sample.empty:
-        return EMPTY
-    try:
-        return encode_sample(sample, tokenizer, max_length, chat=chat)
-    except NothingLeft:
-        return TOO_LONG
+IMAGES_TOO_LONG = "too long for its images"
 
 
 Parts = list[tuple[list[int], bool]]  # token ids, and whether they are learnt
@@ -144,10 +142,16 @@ def _templated(sample: Sample, tokenizer: PreTrainedTokenizerBase, max_length: i
             f"{sample.key}: the tokenizer's chat template does not write the answer behind what "
             "asks for it, so its tokens can't be found; data.chat: false writes turns without it"
         )
-    first = whole[:1] if whole[:1] == [tokenizer.bos_token_id] else []
-    own = list(zip(whole, labels, strict=True))[len(first) :]
-    parts = [([token], label != IGNORED) for token, label in own]
-    return replace(_fit(first, parts, max_length), last_only=lost)
+    return replace(fitted(whole, labels, tokenizer, max_length), last_only=lost)
+
+
+def fitted(
+    ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Encoded:
+    """Tokens of turns, cut to `max_length`. Raises NothingLeft."""
+    first = ids[:1] if ids[:1] == [tokenizer.bos_token_id] else []
+    own = list(zip(ids, labels, strict=True))[len(first) :]
+    return _fit(first, [([token], label != IGNORED) for token, label in own], max_length)
 
 
 def _apply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict], **more: Any) -> list[int]:
@@ -195,18 +199,3 @@ def _space(before: str, after: str) -> str:
 def _end(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     eos = tokenizer.eos_token_id
     return [eos] if isinstance(eos, int) else []
-
-
-def choice_ids(
-    sample: Sample,
-    choices: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    chat: bool | None = None,
-) -> list[list[int]]:
-    """Token ids of each of the `choices` as the answer of a sample with one answer at its end."""
-    found = []
-    for choice in choices:
-        answered = replace(sample, turns=(*sample.turns[:-1], ("assistant", choice)))
-        labels = encode_sample(answered, tokenizer, 1 << 30, chat=chat).labels
-        found.append([label for label in labels if label != IGNORED])
-    return found
