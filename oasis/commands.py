@@ -284,7 +284,7 @@ def _report_of(grid: Grid, cells: list[Cell]) -> None:
     """Tables and page of the runs of the grid that are on disk with its settings."""
     from oasis.lab.compare.state import changed, damaged
     from oasis.lab.report import comparison
-    from oasis.lab.report.runs import load_all
+    from oasis.lab.report.folders import load_all
 
     there = [cell for cell in cells if (cell.directory / "events.jsonl").exists()]
     sound = [cell for cell in there if damaged(cell.config) is None]  # the others are named already

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from oasis.lab import strict_yaml
 from oasis.lab.accounts import accounts
 from oasis.lab.arguments import accumulation, training_arguments
 from oasis.lab.config import RunConfig, difference
+from oasis.lab.data.shown import Labels
 from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import (
     ADAPTER,
@@ -97,6 +98,13 @@ def _evaluation(
         "accuracy": {n: one.accuracy for n, one in found.items() if one.accuracy is not None},
         "seconds": seconds,
     }
+    answers = {
+        name: {answer: list(counts) for answer, counts in one.answers.items()}
+        for name, one in found.items()
+        if one.answers is not None
+    }
+    if answers:
+        event["answers"] = answers
     losses: dict[str, float | None] = {
         name: one.loss for name, one in found.items() if one.loss is not None
     }
@@ -159,7 +167,8 @@ def _run(
     checkpoints = Checkpoints(directory)
     checkpoint = _prepare(config, checkpoints)
     offset = checkpoint.record if checkpoint else 0
-    earlier = spent(read_events(directory / EVENTS, offset)) if offset else 0.0
+    before = read_events(directory / EVENTS, offset) if offset else []
+    earlier = spent(before) if offset else 0.0
     with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
         if not offset:
             _start(config, workspace, boundaries, log)
@@ -171,6 +180,7 @@ def _run(
             # A first task too short for a batch ends before any training.
             if boundary == 0 and not offset:
                 callback.evaluate(model, 0, index)
+        labels = Labels(workspace.items, workspace.tokenizer, before)
         trainer = SelectionTrainer(
             model=model,
             args=arguments,
@@ -179,7 +189,7 @@ def _run(
             processing_class=workspace.tokenizer,
             policy=policy,
             layer=config.layer,
-            on_event=lambda event: log.write(_keyed(event, workspace.items)),
+            on_event=lambda event: log.write(labels(event)),
             task_names=workspace.names,
         )
         trainer.add_callback(callback)
@@ -275,16 +285,11 @@ def _refuse_other_data(config: RunConfig, workspace: Workspace, directory: Path)
         )
 
 
-def _keyed(event: dict, items: Sequence[dict]) -> dict:
-    """A selection event with the keys of its items: where each of them comes from."""
-    if event["type"] != "selection" or event.get("item") is None:
-        return event
-    return {**event, "key": [items[number]["key"] for number in event["item"]]}
-
-
 def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: EventLog) -> None:
     """The events before training."""
     data = {} if workspace.digest is None else {"data": workspace.digest, "rows": workspace.said}
+    if counts := workspace.answer_counts():
+        data["answers"] = counts
     ratio = 1.0 if config.policy == "full" else config.ratio
     log.write(
         {

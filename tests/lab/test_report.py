@@ -9,7 +9,8 @@ from runs_on_disk import TASKS, evaluation, made_up, selection, start, step, wri
 
 from oasis.lab import report
 from oasis.lab.report import figures, groups, html
-from oasis.lab.report.runs import Run, find, load_all
+from oasis.lab.report.folders import find, load_all
+from oasis.lab.report.runs import Run
 
 T, F = True, False
 

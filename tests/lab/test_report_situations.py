@@ -12,7 +12,7 @@ from runs_on_disk import TASKS, evaluation, made_up, selection, start, step, wri
 
 from oasis.lab import report
 from oasis.lab.report import comparison_figures, figures, groups, html, results
-from oasis.lab.report.runs import find, load_all
+from oasis.lab.report.folders import find, load_all
 
 LABELS = ["random $a_$", "_first", "cost $5 vs $6", "a-b", "выбор", "選択", "$\\frac{1}{"]
 

@@ -19,6 +19,7 @@ from oasis.lab import model as models
 from oasis.lab.data.own.load import samples
 from oasis.lab.data.own.rows import Row
 from oasis.lab.data.own.tokens import Encoded, NothingLeft, encode_sample
+from oasis.lab.data.shown import shown
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.record.lock import locked
 from oasis.lab.record.log import finite
@@ -60,6 +61,7 @@ class _Group:
     """Consecutive rows, `batch_size` of them candidates, and what is known of each."""
 
     rows: list[Row] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)  # how each is shown
     encoded: list[Encoded | str] = field(default_factory=list)  # or why it is no candidate
 
     @property
@@ -182,6 +184,7 @@ class _Selecting:
                     except NothingLeft:
                         found = "too long to learn from"
                 group.rows.append(row)
+                group.texts.append(shown(*sample.sides))
                 group.encoded.append(found)
                 if len(group.candidates) == self.settings.batch_size:
                     yield group
@@ -199,7 +202,7 @@ class _Selecting:
         told: Iterator[dict[str, Any]] = iter(())
         if candidates:
             told = iter(reasons(*scorer.observe(candidates), keys))
-        for row, found in zip(group.rows, group.encoded, strict=True):
+        for row, text, found in zip(group.rows, group.texts, group.encoded, strict=True):
             if isinstance(found, Encoded):
                 line = next(told)
                 outcome.candidates += 1
@@ -211,7 +214,8 @@ class _Selecting:
                 line = {"key": row.key, "kept": False, "why": found}
                 outcome.empty += found == "empty"
                 outcome.dropped += found != "empty"
-            self.files.note(json.dumps(finite({"type": "row", **line}), ensure_ascii=False))
+            line |= {"type": "row", "text": text}
+            self.files.note(json.dumps(finite(line), ensure_ascii=False))
 
     def _bring_to_disk(self, scorer: Scorer, done: bool = False) -> None:
         self.outcome.seconds += time.perf_counter() - self.started
