@@ -104,7 +104,7 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
                     axes.axvline(variant.known("a_last"), color=INK, linewidth=1, linestyle=":")
             _name_rows(axes, [v.label for v in alike], [look[v.label] for v in alike])
             axes.set_title(f"{100 * ratio:g} % of the samples" if ratio < 1 else "all samples")
-            _percent(axes.xaxis)
+            percent_ticks(axes.xaxis)
             axes.set_xlabel("A_last")
         return figure
 
@@ -161,7 +161,7 @@ def _curves(
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks(value)))
         axes.set_xlabel(axis_names[0])
-        _percent(axes.yaxis)
+        percent_ticks(axes.yaxis)
         axes.set_ylabel(axis_names[1])
         return figure
 
@@ -388,6 +388,6 @@ def apart(values: Sequence[float], limits: tuple[float, float], share: float) ->
     return places
 
 
-def _percent(axis) -> None:
+def percent_ticks(axis) -> None:
     axis.set_major_locator(MaxNLocator(6))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
