@@ -104,8 +104,7 @@ def write(runs: Sequence[Run], out: str | Path, title: str | None = None) -> Pat
         figure = function(found) if found else None
         if figure is None:
             continue
-        svg = html.inline_svg(figure, f"f{index}-", heading)
-        cards.append({"title": heading, "caption": caption, "svg": svg, "wide": wide})
+        cards.append(html.card(figure, f"f{index}-", heading, caption, wide=wide))
         _png(figure, out.parent / "figures" / f"{name}.png")
     filters = {"points": points, "p_value": p_value, "decimals": decimals}
     template = html.load_template("comparison.html.j2", **filters)

@@ -19,8 +19,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy import stats
 
-from oasis.lab.report.figures import FULL, GRID, HALF, MUTED, STYLE, SURFACE, duration
-from oasis.lab.report.groups import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION, drawn
+from oasis.lab.report.figures import FULL, GRID, HALF, STYLE, SURFACE, duration
+from oasis.lab.report.groups import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION, drawn
 from oasis.lab.report.results import Variant, ours_among
 
 ROW = 0.27  # inches a line of a list of variants
@@ -105,6 +105,7 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
             _name_rows(axes, [v.label for v in alike], [look[v.label] for v in alike])
             axes.set_title(f"{100 * ratio:g} % of the samples" if ratio < 1 else "all samples")
             percent_ticks(axes.xaxis)
+            axes.set_xlim(left=0)
             axes.set_xlabel("A_last")
         return figure
 
@@ -152,9 +153,11 @@ def _curves(
                 marker=shown.marker if shown.highlighted else None,
                 linewidth=2.1 if shown.highlighted else 1.0,
                 alpha=1.0 if shown.highlighted else 0.55,
+                label=drawn(variant.label),
                 markeredgecolor=SURFACE,
                 markeredgewidth=0.8,
             )
+        axes.set_ylim(bottom=0)
         label(axes, [(v.label, tuple(c[-1]), look[v.label]) for v, c in lines])
         axes.set_title(f"{100 * ratio:g} % of the samples, and full training")
         axes.set_xlim(left=0)
@@ -230,6 +233,7 @@ def density_and_skew(found: Sequence[Variant]) -> Figure | None:
                 style = {"color": shown.color, "fmt": shown.marker, "markersize": 5}
                 axes.errorbar(variant.mean(metric), row, xerr=deviation, linewidth=1.3, **style)
             axes.set_xlabel(titles[metric])
+            axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(5))
             axes.grid(axis="y", visible=False)
             axes.grid(axis="x")
@@ -331,7 +335,7 @@ def _name_rows(axes: Axes, names: Sequence[str], shown: Sequence[Look]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.4)
     for label, look in zip(axes.get_yticklabels(), shown, strict=True):
-        label.set_color(look.color if look.highlighted else MUTED)
+        label.set_color(INK if look.highlighted else MUTED)
         label.set_fontweight("bold" if look.highlighted else "normal")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=GRID)
@@ -369,7 +373,7 @@ def _label_highlighted(axes: Axes, ends: Sequence[tuple[str, tuple[float, float]
 
 def _ink(look: Look) -> Any:
     weight = "bold" if look.highlighted else "normal"
-    return {"color": look.color if look.highlighted else MUTED, "fontweight": weight}
+    return {"color": INK if look.highlighted else MUTED, "fontweight": weight}
 
 
 def apart(values: Sequence[float], limits: tuple[float, float], share: float) -> list[float]:

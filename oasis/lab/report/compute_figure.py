@@ -23,8 +23,8 @@ from oasis.lab.report.compute import (
     curve,
     points,
 )
-from oasis.lab.report.figures import FULL, MUTED, STYLE, SURFACE, duration
-from oasis.lab.report.groups import GREEN, drawn
+from oasis.lab.report.figures import FULL, STYLE, SURFACE, duration
+from oasis.lab.report.groups import GREEN, MUTED, drawn
 from oasis.lab.report.results import Variant
 
 BALANCED = Look(GREEN, "v", "-", True)
