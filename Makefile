@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find csrc kernels -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint bench wheel check-wheel clean
+.PHONY: demo test lint docs bench wheel check-wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/oasis demo
@@ -22,6 +22,11 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.cu %.cuh,$(SOURCES))
+
+# The site, build/site; every link is checked.
+docs: $(VENV)/.installed
+	$(BIN)/python docs/site.py build/pages
+	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench

@@ -9,6 +9,7 @@ from made_up_grid import cell
 
 from oasis.lab.report import compute, compute_figure, results
 from oasis.lab.report.compute import Point, at_equal_compute, between, curve, points, reaches
+from oasis.lab.report.figures import floor
 from oasis.lab.report.runs import Run
 
 
@@ -76,6 +77,7 @@ def runs(tmp_path):
         for ratio in (0.125, 0.25, 0.5):
             paths.append(cell(tmp_path / "runs", "random", "random", seed, ratio))
         paths += [cell(tmp_path / "runs", p, p, seed) for p in ("oasis", "balanced", "full")]
+        paths.append(cell(tmp_path / "runs", "oasis", "oasis", seed, 0.5))
     for path in paths:
         lines = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
         for event in lines:
@@ -87,18 +89,20 @@ def runs(tmp_path):
 
 def test_points_are_of_both_accuracies_and_what_scoring_and_training_cost(runs):
     found = results.variants(runs)
-    (ours,) = [p for p in points(found, "FLOPs", "macro") if p.label == "oasis"]
+    (ours,) = [p for p in points(found, "FLOPs", "macro") if (p.label, p.ratio) == ("oasis", 0.25)]
     assert ours.cost == 4e12 + 3e13 * 0.25 and set(ours.seeds) == {0, 1}
     assert ours.accuracy == pytest.approx((70 / 80 + 10 / 20) / 2)
-    (micro,) = [p for p in points(found, "seconds", "micro") if p.label == "oasis"]
-    mine = [run for run in runs if run.label == "oasis"]
+    (micro,) = [
+        p for p in points(found, "seconds", "micro") if (p.label, p.ratio) == ("oasis", 0.25)
+    ]
+    mine = [run for run in runs if (run.label, run.ratio) == ("oasis", 0.25)]
     assert micro.cost == pytest.approx(sum(r.score_seconds + r.train_seconds for r in mine) / 2)
     assert micro.accuracy == pytest.approx(sum(r.a_last for r in mine) / 2)  # the setting's own
     frame = compute.records(found, found[0].order)
     assert set(zip(frame.compute, frame.accuracy, strict=True)) == {
         (c, a) for c in ("FLOPs", "seconds") for a in ("macro", "micro")}  # fmt: skip
     (line,) = frame.query(
-        "label == 'oasis' and compute == 'FLOPs' and accuracy == 'macro'"
+        "label == 'oasis' and ratio == 0.25 and compute == 'FLOPs' and accuracy == 'macro'"
     ).itertuples()
     # 11.5e12 operations are random's at 11.5 / 30 of the samples.
     assert line.random_share == pytest.approx(11.5 / 30)
@@ -114,6 +118,7 @@ def test_the_figure_has_a_curve_for_each_policy_and_its_axes_begin_at_zero(runs)
         of = {line.get_label(): line for line in axes.containers}
         assert set(of) == {"random", "oasis", "balanced", "full"}
         assert len(of["random"].lines[0].get_xdata()) == 4, "three ratios, and everything"
+        assert len(of["oasis"].lines[0].get_xdata()) == 2
         assert list(of["full"].lines[0].get_xdata()) == [1.0]
 
 
@@ -121,10 +126,18 @@ def test_the_tables_say_where_random_costs_as_much_and_what_is_gained(runs):
     flops, seconds = compute_figure.tables(results.variants(runs))
     assert flops["title"] == "At equal compute (FLOPs)" and "seconds" in seconds["title"]
     rows = {row[0]: dict(zip(flops["columns"], row, strict=True)) for row in flops["rows"]}
-    assert set(rows) == {"oasis, 25 %", "balanced, 25 %"}
+    assert set(rows) == {"oasis, 25 %", "oasis, 50 %", "balanced, 25 %"}
     ours = flops["rows"][[row[0] for row in flops["rows"]].index("oasis, 25 %")]
     assert ours[1:5] == ["38.3\u00a0%", "~38\u00a0%", "68.8\u00a0%", "+31.2 ± 0.0"]
     assert flops["columns"][3:7:3] == ["A_last, macro", "A_last, micro"]
+
+
+def test_an_axis_of_accuracies_begins_at_chance_where_that_is_known(runs):
+    assert [run.chance for run in runs[:2]] == [0.5, 0.5], "two answers a task"
+    assert floor(runs, [0.6, 0.55]) == 0.5
+    assert floor(runs, [0.6, 0.45]) == 0, "one is below it"
+    runs[0].evaluations[-1].answers = {}
+    assert floor(runs, [0.6, 0.55]) == 0, "one does not say it"
 
 
 def test_one_ratio_makes_no_figure(tmp_path):

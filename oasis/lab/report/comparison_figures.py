@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy import stats
 
-from oasis.lab.report.figures import FULL, GRID, HALF, STYLE, SURFACE, duration
+from oasis.lab.report.figures import FULL, GRID, HALF, STYLE, SURFACE, duration, floor
 from oasis.lab.report.groups import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION, drawn
 from oasis.lab.report.results import Variant, ours_among
 
@@ -81,6 +81,9 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
     panels = [(r, alike) for r, alike in panels if alike]
     if not panels:
         return None
+    shown = [variant for _, alike in panels for variant in alike]
+    values = [value for variant in shown for value in variant.values("a_last")]
+    bottom = floor([run for variant in shown for run in variant.runs], values)
     with rc_context(STYLE):
         axes_list, figure = _panels(panels)
         for axes, (ratio, alike) in zip(axes_list, panels, strict=True):
@@ -105,16 +108,15 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
             _name_rows(axes, [v.label for v in alike], [look[v.label] for v in alike])
             axes.set_title(f"{100 * ratio:g} % of the samples" if ratio < 1 else "all samples")
             percent_ticks(axes.xaxis)
-            axes.set_xlim(left=0)
+            axes.set_xlim(left=bottom)
             axes.set_xlabel("A_last")
         return figure
 
 
 def over_candidates(found: Sequence[Variant]) -> Figure | None:
     """Mean accuracy over the tasks so far at each task boundary."""
-    ticks = "{:,.0f}".format
     axes = ("candidates seen", "mean accuracy, tasks so far")
-    return _curves(found, lambda r: r.seen_accuracy(), axes, ticks, _label_column)
+    return _curves(found, lambda r: r.seen_accuracy(), axes, "{:,.0f}".format, _label_column)
 
 
 def over_seconds(found: Sequence[Variant]) -> Figure | None:
@@ -157,7 +159,8 @@ def _curves(
                 markeredgecolor=SURFACE,
                 markeredgewidth=0.8,
             )
-        axes.set_ylim(bottom=0)
+        runs = [run for variant, _ in lines for run in variant.runs]
+        axes.set_ylim(bottom=floor(runs, [value for _, curve in lines for value in curve[:, 1]]))
         label(axes, [(v.label, tuple(c[-1]), look[v.label]) for v, c in lines])
         axes.set_title(f"{100 * ratio:g} % of the samples, and full training")
         axes.set_xlim(left=0)

@@ -23,11 +23,11 @@ from oasis.lab.report.compute import (
     curve,
     points,
 )
-from oasis.lab.report.figures import FULL, STYLE, SURFACE, duration
-from oasis.lab.report.groups import GREEN, MUTED, drawn
-from oasis.lab.report.results import Variant
+from oasis.lab.report.figures import FULL, STYLE, SURFACE, duration, floor
+from oasis.lab.report.groups import BLUE, GREEN, MUTED, drawn
+from oasis.lab.report.results import Variant, ours_among
 
-BALANCED = Look(GREEN, "v", "-", True)
+OURS, BALANCED = Look(BLUE, "o", "-", True), Look(GREEN, "v", "-", True)
 
 
 def over_compute(found: Sequence[Variant]) -> Figure | None:
@@ -39,14 +39,15 @@ def over_compute(found: Sequence[Variant]) -> Figure | None:
     lines = [curve(made, p.label) for made in panels.values() for p in made]
     if all(len(line) < 2 for line in lines):  # a single ratio is no curve
         return None
-    look = looks(shown)
-    look |= {v.label: BALANCED for v in shown if v.policy == "balanced"}
+    look = _looks(shown)
+    reached = [point.accuracy for made in panels.values() for point in made]
+    bottom = floor([run for variant in shown for run in variant.runs], reached)
     with rc_context(STYLE):
         figure = Figure(figsize=(FULL, 4.1 * len(averages) + 0.4), layout="constrained")
         grid = figure.subplots(len(averages), len(measures), sharey=True, squeeze=False)
         for row, average in zip(grid, averages, strict=True):
             for axes, measure in zip(row, measures, strict=True):
-                _panel(axes, panels[measure, average], look)
+                _panel(axes, panels[measure, average], look, bottom)
                 axes.set_xlabel(f"{measure} of scoring and training")
                 if _whole(panels[measure, average]):
                     axes.set_xlabel(f"{measure} of scoring and training, of those of full training")
@@ -54,6 +55,17 @@ def over_compute(found: Sequence[Variant]) -> Figure | None:
         known = {text: handle for axes in grid.flat for handle, text in _legend_of(axes)}
         figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=6)
         return figure
+
+
+def _looks(shown: Sequence[Variant]) -> dict[str, Look]:
+    """By label, of all ratios: what is told apart at one of them is told apart at all."""
+    found = looks(shown)
+    if (ours := ours_among(shown)) is not None:
+        found[ours.label] = OURS
+    for variant in shown:
+        if variant.policy == "balanced":
+            found[variant.label] = BALANCED
+    return found
 
 
 def _legend_of(axes: Axes) -> list[tuple[Any, str]]:
@@ -65,7 +77,7 @@ def _whole(found: Sequence[Point]) -> float | None:
     return next((point.cost for point in found if point.policy == "full"), None)
 
 
-def _panel(axes: Axes, found: Sequence[Point], look: dict[str, Look]) -> None:
+def _panel(axes: Axes, found: Sequence[Point], look: dict[str, Look], bottom: float) -> None:
     unit = _whole(found) or 1.0
     for label in sorted({p.label for p in found}, key=lambda name: look[name].highlighted):
         line, shown = curve(found, label), look[label]
@@ -91,7 +103,7 @@ def _panel(axes: Axes, found: Sequence[Point], look: dict[str, Look]) -> None:
             end = (line[-1].cost / unit, line[-1].accuracy)
             axes.annotate(label, end, fontsize=7, color=MUTED, **place)
     axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=bottom)
     axes.xaxis.set_major_locator(MaxNLocator(6))
     if unit != 1.0:
         percent_ticks(axes.xaxis)
@@ -123,13 +135,14 @@ def _table(measure: str, shown: Sequence[Variant]) -> dict[str, Any] | None:
         rows.append([f"{first.point.label}, {100 * first.point.ratio:g} %", cost, _share(first)])
         for one in same:
             rows[-1] += [html.percent(one.point.accuracy), _more(one), _reached(one)]
-    columns = ["policy", "cost of full" if whole else measure, "random of equal cost"]
+    columns = ["policy", "cost of full" if whole else measure, "random of that cost"]
     for average in known:
-        columns += [f"A_last, {average}", "more than random there", "random as good at"]
+        columns += [f"A_last, {average}", "less random's", "random as good"]
     caption = (
-        f"By {measure} of scoring and training. Random's accuracy is interpolated between its "
-        "ratios, up to training on everything, for each seed on its own; ±: standard deviation of "
-        "the difference over the seeds. –: beyond the ratios that random ran at."
+        f"By {measure} of scoring and training: at which share of the samples random costs as "
+        "much, how far the policy is above it there, and from which share on random is as good. "
+        "Random is interpolated between its ratios, up to training on everything, for each seed on "
+        "its own; ±: standard deviation of the difference over the seeds. –: beyond those ratios."
     )
     return {"title": f"At equal compute ({measure})", "caption": caption, "columns": columns,
             "rows": rows, "wide": True}  # fmt: skip

@@ -73,7 +73,7 @@ def accuracy(groups: Sequence[Group]) -> Figure | None:
             return None
         _candidate_axis(axes)
         _percent_axis(axes)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=_floor_of(groups))
         axes.set_ylabel("mean accuracy, tasks so far")
         legend(axes)
         return figure
@@ -253,6 +253,15 @@ def wall_clock(groups: Sequence[Group]) -> Figure | None:
         return figure
 
 
+def floor(runs: Sequence[Run], values: Sequence[float]) -> float:
+    """Where an axis of accuracies over all tasks begins: at chance, where the records say how many
+    answers there are and nothing is below it, else at zero.
+    """
+    known = [run.chance for run in runs]
+    chance = min((one for one in known if one is not None), default=0.0)
+    return chance if None not in known and min(values, default=0.0) >= chance else 0.0
+
+
 def duration(seconds: float) -> str:
     """`4.2 s`, `42 s`, `3 min 05 s`, `2 h 07 min`; the spaces do not break."""
     minutes, rest = divmod(round(seconds), 60)
@@ -265,6 +274,11 @@ def duration(seconds: float) -> str:
     else:
         text = f"{minutes // 60} h {minutes % 60:02d} min"
     return text.replace(" ", "\u00a0")
+
+
+def _floor_of(groups: Sequence[Group]) -> float:
+    runs = [run for group in groups for run in group.runs]
+    return floor(runs, [value for run in runs for _, value in run.seen_accuracy()])
 
 
 def single(width: float, height: float) -> tuple[Figure, Axes]:

@@ -11,7 +11,7 @@ from oasis.lab.report.settings import DEFAULTS, identity
 
 # Okabe and Ito's colours, told apart with every common colour blindness. Black is the page's ink.
 # Stand-ins: html.py turns them into CSS variables, so that dark mode works.
-INK, MUTED = "#010203", "#040506"
+INK, MUTED, FADED = "#010203", "#040506", "#0d0e0f"
 BLUE, ORANGE, GREEN, VERMILLION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 PURPLE, SKY, YELLOW = "#cc79a7", "#56b4e9", "#f0e442"
 
@@ -75,7 +75,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
         name, policy, ratio, _, finished = key
         color, marker = _FIXED.get(policy), _MARKERS.get(policy)
         if not finished:
-            color, marker = MUTED, marker or "o"
+            color, marker = FADED, marker or "o"
         elif color is None or marker is None or color in {g.color for g in groups}:
             color = _OTHERS[others % len(_OTHERS)]
             marker = _OTHER_MARKERS[others % len(_OTHER_MARKERS)]

@@ -22,6 +22,7 @@ from oasis.lab.report.runs import Run
 VARIABLES = {
     groups.INK: "ink",
     groups.MUTED: "muted",
+    groups.FADED: "faded",
     figures.GRID: "grid",
     figures.SURFACE: "card",
     groups.BLUE: "blue",

@@ -229,6 +229,16 @@ class Run:
             return accuracy.a_last([self.at_the_end], self.tasks)
         return self.end.get("a_last") if self.end is not None else None
 
+    @property
+    def chance(self) -> float | None:
+        """Mean over the tasks of one over the number of answers that occur among held-out examples;
+        None where the record does not say it of every task.
+        """
+        answers = self.evaluations[-1].answers if self.evaluations else {}
+        if not self.tasks or not all(answers.get(task) for task in self.tasks):
+            return None
+        return sum(1 / len(answers[task]) for task in self.tasks) / len(self.tasks)
+
     def a_last_by(self, average: str) -> float | None:
         """A_last by "macro" (mean over the answers) or "micro" (share of the examples) accuracy;
         None where the record does not say it.
