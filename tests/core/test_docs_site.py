@@ -31,7 +31,7 @@ def test_the_site_is_built_with_every_page_and_what_they_link_to(gathered, tmp_p
     for path in ("index.html", "docs/method/index.html", "bench/streams/index.html"):
         assert (tmp_path / "site" / path).is_file()
     assert (tmp_path / "site" / "docs" / "report.png").is_file()
-    assert (tmp_path / "site" / "bench" / "streams" / "wild.yaml").is_file()
+    assert (tmp_path / "site" / "bench" / "streams" / "draws.yaml").is_file()
 
 
 @pytest.mark.parametrize("link", ["docs/none.md", "docs/method.md#no-such-heading"])

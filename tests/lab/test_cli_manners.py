@@ -49,7 +49,14 @@ def processor_seconds(process: subprocess.Popen) -> float:
 def test_the_first_line_comes_within_three_seconds_and_ctrl_c_is_one_line(rows, tmp_path):
     model = tiny_folder.save(tmp_path / "model")
     command = [sys.executable, "-m", "oasis", "train", "--data", rows, "--model", model]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        # Shells have what they start in the background ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stderr.readline() == "oasis: loading\n"
     assert processor_seconds(process) < 3
     process.send_signal(signal.SIGINT)

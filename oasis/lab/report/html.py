@@ -114,7 +114,7 @@ def render(runs: Sequence[Run]) -> str:
         figures=cards,
         losses=samples.losses(runs),
         samples=shown,
-        columns=list(samples.columns(shown)),
+        columns={name: name for name in samples.columns(shown)},
         runs=runs,
     )
 

@@ -52,12 +52,12 @@ def write(record: Path, out: Path) -> Path:
         if figure is not None:
             cards.append(html.card(figure, f"f{k}-", title, caption, wide=False))
     page = html.load_template("selection.html.j2").render(
-        facts=[(name, _said(value)) for name, value in start.items() if value not in (None, {})],
+        facts=[("rows", ", ".join(run.tasks)), *_facts(start)],
         run=run,
         why=why.most_common(),
         figures=cards,
         samples=shown,
-        columns=[name for name in samples.columns(shown) if name == "task"],
+        columns={"task": "file"} if "task" in samples.columns(shown) else {},
     )
     atomic.write(out, page)
     return out
@@ -74,8 +74,10 @@ def _start(record: Path) -> dict[str, Any]:
     raise ValueError(f"{record}: is no record of `oasis select`")
 
 
-def _said(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _facts(start: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in start.items():
+        if name != "data" and value not in (None, {}):
+            yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _rows(record: Path) -> Iterator[dict[str, Any]]:
