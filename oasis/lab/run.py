@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -168,7 +168,6 @@ def _run(
     checkpoint = _prepare(config, checkpoints)
     offset = checkpoint.record if checkpoint else 0
     before = read_events(directory / EVENTS, offset) if offset else []
-    earlier = spent(before) if offset else 0.0
     with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
         if not offset:
             _start(config, workspace, boundaries, log)
@@ -180,7 +179,6 @@ def _run(
             # A first task too short for a batch ends before any training.
             if boundary == 0 and not offset:
                 callback.evaluate(model, 0, index)
-        labels = Labels(workspace.items, workspace.tokenizer, before)
         trainer = SelectionTrainer(
             model=model,
             args=arguments,
@@ -189,7 +187,7 @@ def _run(
             processing_class=workspace.tokenizer,
             policy=policy,
             layer=config.layer,
-            on_event=lambda event: log.write(labels(event)),
+            on_event=_recorder(log, Labels(workspace.items, workspace.tokenizer, before)),
             task_names=workspace.names,
         )
         trainer.add_callback(callback)
@@ -202,7 +200,7 @@ def _run(
             trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
         counts = trainer.selection_counts
         sums = {"candidates": counts.candidates, "selected": counts.selected}
-        sums["seconds"] = earlier + time.perf_counter() - started
+        sums["seconds"] = spent(before) + time.perf_counter() - started
         if trainer.state.global_step == steps:
             sums["forward_seconds"] = _forward_seconds(config, workspace, model)
             save_adapter(model, directory)
@@ -283,6 +281,10 @@ def _refuse_other_data(config: RunConfig, workspace: Workspace, directory: Path)
             f"data: the rows are not those that the run in {directory} was started with; use "
             "another name, or resume=false to start anew"
         )
+
+
+def _recorder(log: EventLog, labels: Labels) -> Callable[[dict], None]:
+    return lambda event: log.write(labels(event))
 
 
 def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: EventLog) -> None:

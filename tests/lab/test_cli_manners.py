@@ -61,7 +61,8 @@ def test_the_first_line_comes_within_three_seconds_and_ctrl_c_is_one_line(rows, 
     assert processor_seconds(process) < 3
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
-    assert process.returncode == 130
+    # A shell says 130 of both: ended so, or by the signal itself where Python finds it pending.
+    assert process.returncode in (130, -signal.SIGINT)
     assert said.strip() == "error: interrupted"
 
 

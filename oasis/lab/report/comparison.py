@@ -24,7 +24,8 @@ FIGURES: tuple[tuple[str, Callable, str, str, bool], ...] = (
         draw.accuracy_ranking,
         "Accuracy at the end",
         "A_last: the mark is the mean over the seeds, the line its standard deviation, the ticks "
-        "are the seeds. Dotted: training on everything.",
+        "are the seeds. Dotted: training on everything. The axis begins at chance where that is "
+        "known, else at zero.",
         True,
     ),
     (
@@ -32,7 +33,8 @@ FIGURES: tuple[tuple[str, Callable, str, str, bool], ...] = (
         compute_figure.over_compute,
         "Accuracy over compute",
         "A_last against what scoring and training cost; each curve is a policy at its ratios, "
-        "random's ends in training on everything. Mean and standard deviation over the seeds.",
+        "random's ends in training on everything. Mean and standard deviation over the seeds; the "
+        "axis of accuracy begins at chance where that is known, else at zero.",
         True,
     ),
     (
