@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find csrc kernels -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint bench wheel check-wheel clean
+.PHONY: demo test lint docs bench wheel check-wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/oasis demo
@@ -23,6 +23,11 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.cu %.cuh,$(SOURCES))
+
+# The site, build/site; every link is checked.
+docs: $(VENV)/.installed
+	$(BIN)/python docs/site.py build/pages
+	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench

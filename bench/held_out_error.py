@@ -37,7 +37,7 @@ def measure(directory: Path, workspace: Workspace, config: RunConfig) -> tuple[f
             shares = []
             for answer, n in counts.items():
                 own = replace(task, test=[i for i in task.test if i["answer"] == answer])
-                shares.append((workspace.accuracy(model, own, None), n))
+                shares.append((workspace.measure(model, own).accuracy, n))
             tasks.append(macro(shares))
     mean = sum(accuracy for accuracy, _ in tasks) / len(tasks)
     return mean, math.sqrt(sum(variance for _, variance in tasks)) / len(tasks)

@@ -36,7 +36,6 @@ app = typer.Typer(
     cls=Commands,
     help="Train on the few samples worth training on.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -286,7 +285,7 @@ def _report_of(grid: Grid, cells: list[Cell]) -> None:
     """Tables and page of the runs of the grid that are on disk with its settings."""
     from oasis.lab.compare.state import changed, damaged
     from oasis.lab.report import comparison
-    from oasis.lab.report.runs import load_all
+    from oasis.lab.report.folders import load_all
 
     there = [cell for cell in cells if (cell.directory / "events.jsonl").exists()]
     sound = [cell for cell in there if damaged(cell.config) is None]  # the others are named already
@@ -301,17 +300,27 @@ def _report_of(grid: Grid, cells: list[Cell]) -> None:
 @app.command()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUNS...", help="Run directories, or folders of them.")
+        list[Path],
+        typer.Argument(
+            metavar="RUNS...",
+            help="Run directories, or folders of them; or the record of one selection.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file.")] = Path("report.html"),
 ) -> None:
     """Draw runs, finished or not, as one self-contained HTML page.
 
     Of all runs of a comparison, more than five variants or several seeds, the page is that of a
-    comparison, with figures/*.png and results.csv, results.parquet and results.json beside it.
+    comparison, with figures/*.png and results.csv, results.parquet and results.json beside it. Of a
+    NAME.record.jsonl it is that of `oasis select`.
     """
     with one_line():
         from oasis.lab import report
+        from oasis.lab.report import selection
+    if len(runs) == 1 and runs[0].is_file():
+        with one_line(OSError, ValueError):
+            print(f"wrote {selection.write(runs[0], out)}")
+        return
     with one_line(OSError, ValueError):
         folders = report.find(runs)
     with one_line(OSError, ValueError):

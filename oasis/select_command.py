@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oasis.command_line import Quiet, Verbose, one_line, running, say
+from oasis.command_line import Quiet, Verbose, fail, one_line, running, say
 
 if TYPE_CHECKING:
     from oasis.lab.select import Outcome, SelectSettings
@@ -31,6 +31,9 @@ MaxLength = Annotated[int, typer.Option("--max-length", help="Tokens that are sc
 Seed = Annotated[int, typer.Option("--seed", help="Of the policy.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")]
+Report = Annotated[
+    bool, typer.Option("--report/--no-report", help="NAME.report.html beside the kept rows.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files of the same name.")]
 
 
@@ -47,6 +50,7 @@ def select(
     seed: Seed = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    report: Report = True,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -54,7 +58,8 @@ def select(
     """Select rows of a file without training, in one pass of a model's forward.
 
     Kept rows are written as they are, in their order; NAME.record.jsonl beside them says of every
-    row its score and why it was not kept. Killed, the same command goes on where it was.
+    row its score and why it was not kept, NAME.report.html shows them. Killed, the same command
+    goes on where it was.
     """
     say(quiet, "loading")
     settings = _settings(
@@ -74,9 +79,16 @@ def select(
         from oasis.lab import screen
         from oasis.lab.select import select as select_rows
     screen.set_up(quiet, verbose)
+    page = out.with_name(f"{out.stem}.report.html")
+    if report and page.exists() and not overwrite:
+        fail(f"{page} is there already; --overwrite replaces it, --no-report leaves it")
     with running(f"interrupted; the same command goes on with {out}"):
         done = select_rows(settings, overwrite=overwrite, progress=not quiet)
-    _say(done, max_length)
+        _say(done, max_length)
+        if report:
+            from oasis.lab.report import selection
+
+            print(f"wrote {selection.write(done.record, page)}")
 
 
 def _settings(data: list[str], options: list[str], **given: Any) -> SelectSettings:

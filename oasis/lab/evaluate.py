@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from oasis.lab.data.encoded import EncodedTask, prompt_of
 from oasis.lab.data.encoding import Collator
 from oasis.lab.metrics import METRICS
+from oasis.lab.record.accuracy import accuracy_of
 from oasis.names import IGNORED
 from oasis.train.batch.subbatch import targets
 from oasis.train.loss import summed_cross_entropy
@@ -40,18 +41,33 @@ def choice_accuracy(
 ) -> float:
     """Share of `task.test` (its first `held_out`; None: all) whose likeliest choice is the answer.
 
-    An answer that is none of the choices is never right. `average` "macro" takes that share for
-    each answer that occurs, and the mean over those.
+    `average` "macro" takes that share for each answer that occurs, and the mean over those. What is
+    right, and how it is found: `answers_right`.
+    """
+    hits = answers_right(model, tokenizer, task, batch_size, held_out=held_out, collate=collate)
+    return accuracy_of(hits, average)
+
+
+def answers_right(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    task: EncodedTask,
+    batch_size: int = 32,
+    *,
+    held_out: int | None = None,
+    collate: Collate | None = None,
+) -> dict[str, tuple[int, int]]:
+    """Of each answer that occurs, how many held-out examples are right and how many there are.
+
+    An answer that is none of the choices is never right.
     Where the choices differ in their first token, one forward on the prompt ranks them by that
     token's probability. Otherwise each choice is scored by the summed log-probability of its
     tokens. Prompts go in batches of similar length, made by `collate` (None: of text alone). The
     model's training mode is put back.
     """
-    if average not in ("micro", "macro"):
-        raise ValueError(f"average: got {average!r}, expected 'micro' or 'macro'")
     items = list(task.test[:held_out])
     collate = collate or Collator(pad_id(tokenizer), "right")
-    hits: dict[str, list[bool]] = {}
+    hits: dict[str, tuple[int, int]] = {}
     for style, choices in task.choice_ids.items():
         group = [item for item in items if item.get("style", "") == style]
         prompts = [_asking(item) for item in group]
@@ -63,9 +79,9 @@ def choice_accuracy(
                 best = _by_likelihood(model, collate, prompts, choices, batch_size)
         for item, choice in zip(group, best, strict=True):
             answer = item["answer"]
-            right = task.choices[choice] == answer
-            hits.setdefault(answer if average == "macro" else "", []).append(right)
-    return sum(sum(group) / len(group) for group in hits.values()) / len(hits)
+            right, of = hits.get(answer, (0, 0))
+            hits[answer] = right + (task.choices[choice] == answer), of + 1
+    return hits
 
 
 def held_out_loss(

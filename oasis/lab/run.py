@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from oasis.lab import strict_yaml
 from oasis.lab.accounts import accounts
 from oasis.lab.arguments import Plan, plan, training_arguments
 from oasis.lab.config import RunConfig, difference
+from oasis.lab.data.shown import Labels
 from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import (
     Checkpoint,
@@ -114,8 +115,14 @@ def _evaluation(
 def _judged(found: Mapping[str, Measured]) -> dict[str, dict[str, float]]:
     """Accuracies, and beside them held-out losses where there are tasks in free text."""
     accuracy = {n: one.accuracy for n, one in found.items() if one.accuracy is not None}
+    answers = {
+        name: {answer: list(counts) for answer, counts in one.answers.items()}
+        for name, one in found.items()
+        if one.answers is not None
+    }
     losses = {n: one.loss for n, one in found.items() if one.loss is not None}
-    return {"accuracy": accuracy, **({"loss": losses} if losses else {})}
+    parts = {"answers": answers, "loss": losses}
+    return {"accuracy": accuracy, **{name: part for name, part in parts.items() if part}}
 
 
 def in_words(found: Mapping[str, Measured]) -> str:
@@ -174,7 +181,7 @@ def _run(
     checkpoints = Checkpoints(directory)
     checkpoint = _prepare(config, checkpoints)
     offset = checkpoint.record if checkpoint else 0
-    earlier = spent(read_events(directory / EVENTS, offset)) if offset else 0.0
+    before = read_events(directory / EVENTS, offset) if offset else []
     if not offset:
         workspace.zero_shot()  # before there are weights to train on the model
     with closing(EventLog(directory / EVENTS, offset)) as log, workspace.lora(config) as model:
@@ -193,7 +200,7 @@ def _run(
             processing_class=workspace.tokenizer,
             policy=policy,
             layer=config.layer,
-            on_event=lambda event: log.write(_keyed(event, workspace.items)),
+            on_event=_recorder(log, Labels(workspace.items, workspace.tokenizer, before)),
             task_names=workspace.names,
         )
         trainer.add_callback(callback)
@@ -206,7 +213,7 @@ def _run(
             trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
         counts = trainer.selection_counts
         sums: dict[str, float | None] = dict(candidates=counts.candidates, selected=counts.selected)
-        sums["seconds"] = earlier + time.perf_counter() - started
+        sums["seconds"] = spent(before) + time.perf_counter() - started
         if trainer.state.global_step == steps:
             sums["forward_seconds"] = _forward_seconds(config, workspace, model)
             save_adapter(model, directory)
@@ -273,16 +280,15 @@ def _refuse_other_data(config: RunConfig, workspace: Workspace, directory: Path)
         )
 
 
-def _keyed(event: dict, items: Sequence[dict]) -> dict:
-    """A selection event with the keys of its items: where each of them comes from."""
-    if event["type"] != "selection" or event.get("item") is None:
-        return event
-    return {**event, "key": [items[number]["key"] for number in event["item"]]}
+def _recorder(log: EventLog, labels: Labels) -> Callable[[dict], None]:
+    return lambda event: log.write(labels(event))
 
 
 def _start(config: RunConfig, workspace: Workspace, boundaries: list[int], log: EventLog) -> None:
     """The events before training."""
     data = {} if workspace.digest is None else {"data": workspace.digest, "rows": workspace.said}
+    if counts := workspace.answer_counts():
+        data["answers"] = counts
     ratio = 1.0 if config.policy == "full" else config.ratio
     log.write(
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,13 +27,14 @@ from oasis.lab.density import FeatureSpace
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.evaluate import (
     Collate,
-    choice_accuracy,
+    answers_right,
     generated_score,
     held_out_loss,
     pad_id,
 )
 from oasis.lab.metrics import told_loss
 from oasis.lab.preflight import check_model, check_start, check_tasks
+from oasis.lab.record.accuracy import accuracy_of
 from oasis.lab.record.log import ADAPTER
 from oasis.lab.settings import Scope, names
 from oasis.train.batch.subbatch import right_padded
@@ -45,10 +47,13 @@ class Measured:
 
     `accuracy` in [0, 1]: among the choices, or what the task's metric says of what the model
     generates; None for free text without a metric. `loss`: nats per label token; None for choices.
+    `answers`: of each answer that occurs among them, how many are right and how many there are;
+    None without choices.
     """
 
     accuracy: float | None = None
     loss: float | None = None
+    answers: dict[str, tuple[int, int]] | None = None
 
     def __str__(self) -> str:
         parts = []
@@ -222,22 +227,32 @@ class Workspace:
             with self.lora(self.config) as model:
                 yield model
 
-    def accuracy(self, model: nn.Module, task: EncodedTask, held_out: int | None = None) -> float:
-        """Accuracy of `model` on the first `held_out` (None: all) held-out examples of a task."""
-        return choice_accuracy(
-            model,
-            self.tokenizer,
-            task,
-            self.config.eval_batch_size,
-            held_out=held_out,
-            average=self.config.accuracy,
-            collate=self.judge,
-        )
+    def answer_counts(self) -> dict[str, dict[str, int]]:
+        """How often each answer comes among the training examples, by task, where the held-out ones
+        do not say it: those of packaged tasks are balanced over the answers for macro accuracy.
+        """
+        if self.config.accuracy != "macro" or self.digest is not None:
+            return {}
+        return {
+            task.name: dict(Counter(item["answer"] for item in task.train))
+            for task in self.tasks
+            if task.choices
+        }
 
     def measure(self, model: nn.Module, task: EncodedTask, held_out: int | None = None) -> Measured:
-        """How good `model` is at a task: see `Measured`."""
+        """How good `model` is at the first `held_out` (None: all) held-out examples of a task: see
+        `Measured`.
+        """
         if task.choices and task.test:
-            return Measured(accuracy=self.accuracy(model, task, held_out))
+            answers = answers_right(
+                model,
+                self.tokenizer,
+                task,
+                self.config.eval_batch_size,
+                held_out=held_out,
+                collate=self.judge,
+            )
+            return Measured(accuracy_of(answers, self.config.accuracy), answers=answers)
         items = task.test[:held_out]
         if not items:
             return Measured()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oasis import Selection
 from oasis.policies import Policy, Signals
+from oasis.train.reasons import Redundant, redundant
 
 DRY = 100  # candidate batches with samples but without a selection, after which to say so
 
@@ -111,6 +112,7 @@ def selection_event(
     known: dict[str, float],
 ) -> dict:
     """One candidate batch; `known` is what `statistics` of the policy said after it."""
+    twins = redundant(selection, signals)
     return {
         "type": "selection",
         "task": None if task is None else task.tolist(),
@@ -124,7 +126,14 @@ def selection_event(
         "deviation": known.get("deviation"),
         "tokens": int(label_tokens(signals).sum()),
         "skipped": int(selection.skipped.sum()),
+        "redundant": None if twins is None else [_twin(twin) for twin in twins],
     }
+
+
+def _twin(twin: Redundant | None) -> list | None:
+    if twin is None:
+        return None
+    return [twin.pick, round(twin.cosine, 4), round(twin.shared, 4)]
 
 
 def step_event(step: StepState, number: int) -> dict:

@@ -81,13 +81,16 @@ def test_the_page_and_the_tables(tmp_path):
     page = Page(text)
     assert page.tags.count("svg") == len(comparison.FIGURES)
     assert all(link.startswith(("#", "data:")) for link in page.links)
-    assert "script" not in page.tags and len(page.ids) == len(set(page.ids))
+    assert "src=" not in text and len(page.ids) == len(set(page.ids))
     assert not any(color in text for color in LIGHT if color != LIGHT[color])
     assert set(POLICIES) <= set(page.text) and "Components" in page.text
     assert "oasis: beta" in page.text and "Seeds a variant: 3." in text
     names = {path.name for path in (out.parent / "figures").iterdir()}
     assert names == {f"{name}.png" for name, *_ in comparison.FIGURES}
     frame = pd.read_parquet(out.parent / "results.parquet")
+    assert {"a_last_macro", "a_last_micro"} <= set(frame)
+    # Each label and ratio but random's, by operations and by seconds; the made-up runs are micro.
+    assert len(pd.read_csv(out.parent / "equal_compute.csv")) == 2 * 11
     assert len(frame) == len(pd.read_csv(out.parent / "results.csv")) == len(paths)
     summary = json.loads((out.parent / "results.json").read_text())
     line = next(v for v in summary["variants"] if (v["label"], v["ratio"]) == ("oasis", 0.25))

@@ -12,17 +12,17 @@ from runs_on_disk import evaluation, made_up, start, step, write_events
 from oasis import cli
 from oasis.lab.config import RunConfig
 from oasis.lab.record import manifest
-from oasis.lab.record.accuracy import a_avg, a_last, standard_error
+from oasis.lab.record.accuracy import a_avg, a_last, accuracy_of, standard_error
 from oasis.lab.record.events import KINDS, VERSION, Event, parse
 from oasis.lab.record.log import end_event, read, read_events
 from oasis.lab.report.runs import Run
 from oasis.lab.run import run
 
 
-def finished(folder, policy: str = "oasis"):
+def finished(folder, policy: str = "oasis", **changes):
     base = {"name": policy, "out": str(folder), "tasks": tiny_text.NAMES, "arrivals": [24, 32]}
     base |= {"held_out": 4, "batch_size": 8, "rank": 2, "dtype": "float32", "device": "cpu"}
-    settings = RunConfig(**base, logging_steps=0, policy=policy, save_steps=2)
+    settings = RunConfig(**base, logging_steps=0, policy=policy, save_steps=2, **changes)
     return settings, run(settings, progress=False, workspace=tiny_text.workspace(settings))
 
 
@@ -39,8 +39,9 @@ def test_a_run_writes_what_the_types_say_and_nothing_else(tmp_path):
 
     for event in events:  # every field that there is a type for
         kind = getattr(types, event["type"].capitalize())
-        # Of rows of one's own and free text alone: tests/lab/test_own_run.py.
-        own = {"start": {"data", "rows"}, "evaluation": {"loss"}}.get(event["type"], set())
+        # Of rows of one's own and free text alone: tests/lab/test_own_run.py; of macro accuracy.
+        own = {"start": {"data", "rows", "answers"}, "evaluation": {"loss"}}
+        own = own.get(event["type"], set())
         assert set(event) == set(kind.__annotations__) - own, event["type"]
     # What the run says of itself is what a report makes of its record.
     loaded = Run.load(settings.directory)
@@ -49,6 +50,47 @@ def test_a_run_writes_what_the_types_say_and_nothing_else(tmp_path):
     assert loaded.standard_error == standard_error(result.history[-1], first["held_out"])
     assert loaded.candidates == result.candidates and loaded.selected == result.selected
     assert manifest.read(settings.directory / "adapter")["version"] == VERSION
+
+
+def test_an_accuracy_is_of_answers_or_of_examples():
+    answers = {"common": [90, 100], "rare": [1, 4]}
+    assert accuracy_of(answers, "macro") == pytest.approx((0.9 + 0.25) / 2)
+    assert accuracy_of(answers, "micro") == 91 / 104
+    # Held-out examples that are balanced: as frequent as among those trained on.
+    frequency = {"common": 30, "rare": 10, "never held out": 5}
+    assert accuracy_of(answers, "micro", frequency) == pytest.approx((30 * 0.9 + 10 * 0.25) / 40)
+    assert accuracy_of(answers, "micro", {"other": 3}) == 91 / 104
+    with pytest.raises(ValueError, match="average: got 'mean'"):
+        accuracy_of(answers, "mean")
+
+
+def test_the_record_has_what_both_accuracies_come_from(tmp_path):
+    for accuracy in ("micro", "macro"):
+        settings, result = finished(tmp_path / accuracy, accuracy=accuracy)
+        events = read_events(settings.directory / "events.jsonl")
+        counts = events[0].get("answers")
+        assert (counts is not None) == (accuracy == "macro")
+        if counts is not None:
+            assert {name: sum(c.values()) for name, c in counts.items()} == {
+                "colours": 24, "animals": 32}  # fmt: skip
+        last = [event for event in events if event["type"] == "evaluation"][-1]
+        for name, answers in last["answers"].items():
+            assert sum(of for _, of in answers.values()) == 4
+            assert last["accuracy"][name] == accuracy_of(answers, accuracy)
+        loaded = Run.load(settings.directory)
+        assert loaded.a_last_by(accuracy) == pytest.approx(result.a_last)
+
+
+def test_a_sample_is_told_with_its_text_when_it_is_met_first(tmp_path):
+    settings, _ = finished(tmp_path)
+    events = read_events(settings.directory / "events.jsonl")
+    told = {}
+    for event in events:
+        if event["type"] == "selection":
+            for key, text in zip(event["key"], event["text"], strict=True):
+                assert (text is None) == (key in told)
+                told.setdefault(key, text)
+    assert all(text.startswith("Text : ") and " \u2192 " in text for text in told.values())
 
 
 def test_averages_by_hand():
@@ -79,7 +121,10 @@ def test_a_later_version_an_empty_and_a_torn_record_are_named_and_the_rest_comes
     out = tmp_path / "page.html"
     folders = [str(good), str(later), str(empty), str(torn.parent)]
     assert cli.main(["report", *folders, "--out", str(out)]) == 0
-    assert f"left out: {later / 'events.jsonl'}: got version 3, expected at most 2" in caplog.text
+    assert (
+        f"left out: {later / 'events.jsonl'}: got version {VERSION + 1}, expected at most {VERSION}"
+        in caplog.text
+    )
     assert f"left out: {empty / 'events.jsonl'}: the record is empty" in caplog.text
     assert f"{torn}: 1 line cannot be read" in caplog.text
     assert out.exists() and str(good) not in caplog.text

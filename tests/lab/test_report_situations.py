@@ -12,7 +12,7 @@ from runs_on_disk import TASKS, evaluation, made_up, selection, start, step, wri
 
 from oasis.lab import report
 from oasis.lab.report import comparison_figures, figures, groups, html, results
-from oasis.lab.report.runs import find, load_all
+from oasis.lab.report.folders import find, load_all
 
 LABELS = ["random $a_$", "_first", "cost $5 vs $6", "a-b", "выбор", "選択", "$\\frac{1}{"]
 
@@ -136,7 +136,7 @@ def test_a_label_is_drawn_as_written_on_the_page_of_single_runs(tmp_path, label)
         drawn = [text.lstrip("\N{WORD JOINER}") for text in texts(draw(found))]
         assert any(text.startswith(label) for text in drawn), draw.__name__
     for draw in (figures.accuracy, figures.relative):
-        svg = str(html.inline_svg(draw(found), "f0-", "x"))
+        svg = str(html.inline_svg(html.to_svg(draw(found)), "f0-", "x"))
         assert label.replace("&", "&amp;") in svg, draw.__name__  # as text, no mathematics
 
 
@@ -163,7 +163,7 @@ def test_tasks_named_in_any_way_are_drawn(tmp_path):
     (tmp_path / "run" / "events.jsonl").write_text(text)
     found = groups.group(load_all([tmp_path / "run"]))
     figure = figures.selected_per_task(found)
-    html.inline_svg(figure, "f0-", "x")
+    html.to_svg(figure)
     ticks = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert ticks == [*renamed.values()]
     assert [axes.get_title("left") for axes in figures.task_accuracy(found).axes] == ticks

@@ -106,7 +106,16 @@ def test_empty_and_hopeless_rows_are_no_candidates_and_are_said(folder, tmp_path
     text = capsys.readouterr().out
     assert "1 of 12 rows left out: empty" in text
     assert "1 rows scored by 20 of their tokens, and written whole" in text
-    assert text.splitlines()[-1].startswith("kept 11 of 11 (100.00 %), ")
+    kept, wrote = text.splitlines()[-2:]
+    assert kept.startswith("kept 11 of 11 (100.00 %), ")
+    assert wrote == f"wrote {tmp_path / 'kept.report.html'}"
+    page = (tmp_path / "kept.report.html").read_text("utf-8")
+    assert "11 of 11 rows that could be" in page and ">empty</p>" in page
+    record = str(tmp_path / "kept.record.jsonl")
+    assert cli.main(["report", record, "--out", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").read_text("utf-8") == page
+    assert cli.main(["report", str(out), "--out", str(tmp_path / "again.html")]) == 2
+    assert "is no record of `oasis select`" in capsys.readouterr().err
     assert '"prompt": "' + "x" * 100 in out.read_text("utf-8")
 
 

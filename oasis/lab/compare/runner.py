@@ -20,7 +20,7 @@ from oasis.lab.compare.progress import Progress
 from oasis.lab.compare.state import FINISHED, changed, damaged, discard, note, state
 from oasis.lab.compare.worker import DONE, FAILED, STOPPED, TAKEN, Outcome, serve, shared_key, tidy
 from oasis.lab.record.lock import Busy, locked
-from oasis.lab.report.runs import GRID
+from oasis.lab.report.folders import GRID
 
 MOST_WORKERS = 8
 GRACE = 20.0  # seconds that a worker gets to end its step after an interrupt

@@ -13,6 +13,27 @@ def mean(accuracy: Mapping[str, float], tasks: Sequence[str]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def accuracy_of(
+    answers: Mapping[str, Sequence[int]], average: str, frequency: Mapping[str, int] | None = None
+) -> float:
+    """Accuracy of a task of which `answers` has, for each answer, (right, all) held-out examples.
+
+    "macro": the mean over the answers of the share that is right. "micro": the share of all
+    examples; with a `frequency` of the answers where held-out examples were chosen to be balanced,
+    the mean weighted by it, which is the share among examples as frequent as those.
+    """
+    if average not in ("micro", "macro"):
+        raise ValueError(f"average: got {average!r}, expected 'micro' or 'macro'")
+    shares = {answer: right / of for answer, (right, of) in answers.items()}
+    if average == "macro":
+        return sum(shares.values()) / len(shares)
+    weights = {answer: (frequency or {}).get(answer, 0) for answer in shares}
+    total = sum(weights.values())
+    if total:
+        return sum(weights[answer] * share for answer, share in shares.items()) / total
+    return sum(right for right, _ in answers.values()) / sum(of for _, of in answers.values())
+
+
 def a_last(history: Sequence[Mapping[str, float]], tasks: Sequence[str]) -> float | None:
     """Mean accuracy over all tasks at the last boundary (docs/method.md, 6)."""
     return mean(history[-1], tasks)

@@ -12,15 +12,16 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import NotRequired, TypedDict
 
 # Of the record, its manifests and what a report writes; 1 is that of files that have none.
-VERSION = 2
+VERSION = 3
 
 Number = float | None
 
 
 class Start(TypedDict):
     """The first: which run it is. `boundaries`: steps at which each task ends; `held_out`: examples
-    that each task is evaluated on; `data` and `rows`: a digest of rows of one's own, and what was
-    said of them.
+    that each task is evaluated on; `answers`: how often each answer comes in a task's training
+    examples, where held-out ones are balanced over the answers; `data` and `rows`: a digest of rows
+    of one's own, and what was said of them.
     """
 
     type: Literal["start"]
@@ -32,6 +33,7 @@ class Start(TypedDict):
     tasks: list[str]
     boundaries: list[int]
     held_out: NotRequired[dict[str, int]]
+    answers: NotRequired[dict[str, dict[str, int]]]
     data: NotRequired[str]
     rows: NotRequired[list[str]]
     model: str
@@ -40,8 +42,11 @@ class Start(TypedDict):
 
 class Selection(TypedDict):
     """One candidate batch, counted from 0, of the step (from 1) that trains on it. Lists are by
-    candidate; `key`: where each comes from (file and line); `tokens`: label tokens of all;
-    `skipped`: candidates that are not finite.
+    candidate; `key`: where each comes from (file and line); `text`: how each begins, null where
+    an earlier batch had it; `redundant`: of those that what they share with a pick has left out,
+    the pick's place in the batch, the cosine of the two gradients, and the share of its
+    informativeness that was taken off; `tokens`: label tokens of all; `skipped`: candidates that
+    are not finite.
     """
 
     type: Literal["selection"]
@@ -50,6 +55,8 @@ class Selection(TypedDict):
     task: list[int | None] | None
     item: NotRequired[list[int] | None]
     key: NotRequired[list[str]]
+    text: NotRequired[list[str | None]]
+    redundant: NotRequired[list[tuple[int, float, float] | None] | None]
     selected: list[bool]
     informativeness: list[Number] | None
     relative: list[Number] | None
@@ -74,14 +81,16 @@ class Step(TypedDict):
 
 
 class Evaluation(TypedDict):
-    """Accuracies after a task (its index; -1: before training), in [0, 1], and of tasks in free
-    text the held-out loss, in nats per label token.
+    """Accuracies after a task (its index; -1: before training), in [0, 1]; of tasks with choices
+    `answers`, by answer [right, all] held-out examples, from which macro and micro accuracy come;
+    of tasks in free text the held-out loss, in nats per label token.
     """
 
     type: Literal["evaluation"]
     step: int
     after_task: int
     accuracy: dict[str, Number]
+    answers: NotRequired[dict[str, dict[str, list[int]]]]
     loss: NotRequired[dict[str, Number]]
     seconds: float
 

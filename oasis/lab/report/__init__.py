@@ -4,7 +4,8 @@
 >>> report.write(["runs/demo"], out="report.html")      # doctest: +SKIP
 """
 
+from oasis.lab.report.folders import find
 from oasis.lab.report.pages import write
-from oasis.lab.report.runs import Run, find
+from oasis.lab.report.runs import Run
 
 __all__ = ["Run", "find", "write"]

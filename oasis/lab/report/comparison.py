@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from oasis.lab.report import comparison_figures as draw
-from oasis.lab.report import figures, groups, html, results
+from oasis.lab.report import compute, compute_figure, figures, groups, html, results
 from oasis.lab.report.recolour import recolour
 from oasis.lab.report.results import Variant, ours_among
 from oasis.lab.report.runs import Run
@@ -24,7 +24,17 @@ FIGURES: tuple[tuple[str, Callable, str, str, bool], ...] = (
         draw.accuracy_ranking,
         "Accuracy at the end",
         "A_last: the mark is the mean over the seeds, the line its standard deviation, the ticks "
-        "are the seeds. Dotted: training on everything.",
+        "are the seeds. Dotted: training on everything. The axis begins at chance where that is "
+        "known, else at zero.",
+        True,
+    ),
+    (
+        "compute",
+        compute_figure.over_compute,
+        "Accuracy over compute",
+        "A_last against what scoring and training cost; each curve is a policy at its ratios, "
+        "random's ends in training on everything. Mean and standard deviation over the seeds; the "
+        "axis of accuracy begins at chance where that is known, else at zero.",
         True,
     ),
     (
@@ -80,20 +90,23 @@ PARTS = ("siren", "ridge", "draw", "temperature")  # options that are parts of t
 
 def write(runs: Sequence[Run], out: str | Path, title: str | None = None) -> Path:
     """Write the page to `out`, and beside it each figure as `figures`/*.png and the numbers as
-    results.parquet, results.csv (one row per run) and results.json (means, tests). `title`: of the
-    page, None for a general one.
+    results.parquet, results.csv (one row per run), results.json (means, tests) and, where random
+    ran at several ratios, equal_compute.csv. `title`: of the page, None for a general one.
     """
     out = Path(out)
     (out.parent / "figures").mkdir(parents=True, exist_ok=True)
     found = results.variants(runs)
     results.write(runs, found, out.parent)
+    equal = compute.records(found, draw.main_order(found))
+    if len(equal):
+        with atomic.replacing(out.parent / "equal_compute.csv") as path:
+            equal.to_csv(path, index=False)
     cards = []
     for index, (name, function, heading, caption, wide) in enumerate(FIGURES):
         figure = function(found) if found else None
         if figure is None:
             continue
-        svg = html.inline_svg(figure, f"f{index}-", heading)
-        cards.append({"title": heading, "caption": caption, "svg": svg, "wide": wide})
+        cards.append(html.card(figure, f"f{index}-", heading, caption, wide=wide))
         _png(figure, out.parent / "figures" / f"{name}.png")
     filters = {"points": points, "p_value": p_value, "decimals": decimals}
     template = html.load_template("comparison.html.j2", **filters)
@@ -191,8 +204,11 @@ def _relative(value: float | None, whole: float | None) -> float | None:
 
 
 def tables(found: Sequence[Variant]) -> list[dict]:
-    """Ablations: components, single options of a policy, task orders; each where there is one."""
-    return [table for table in (components(found), *options(found), orders(found)) if table]
+    """Equal compute; ablations: components, single options of a policy, task orders; each where
+    there is one.
+    """
+    shown = (*compute_figure.tables(found), components(found), *options(found), orders(found))
+    return [table for table in shown if table]
 
 
 def components(found: Sequence[Variant]) -> dict | None:

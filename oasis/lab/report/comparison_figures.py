@@ -19,8 +19,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy import stats
 
-from oasis.lab.report.figures import FULL, GRID, HALF, MUTED, STYLE, SURFACE, duration
-from oasis.lab.report.groups import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILLION, drawn
+from oasis.lab.report.figures import FULL, GRID, HALF, STYLE, SURFACE, duration, floor
+from oasis.lab.report.groups import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION, drawn
 from oasis.lab.report.results import Variant, ours_among
 
 ROW = 0.27  # inches a line of a list of variants
@@ -81,6 +81,9 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
     panels = [(r, alike) for r, alike in panels if alike]
     if not panels:
         return None
+    shown = [variant for _, alike in panels for variant in alike]
+    values = [value for variant in shown for value in variant.values("a_last")]
+    bottom = floor([run for variant in shown for run in variant.runs], values)
     with rc_context(STYLE):
         axes_list, figure = _panels(panels)
         for axes, (ratio, alike) in zip(axes_list, panels, strict=True):
@@ -104,16 +107,16 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
                     axes.axvline(variant.known("a_last"), color=INK, linewidth=1, linestyle=":")
             _name_rows(axes, [v.label for v in alike], [look[v.label] for v in alike])
             axes.set_title(f"{100 * ratio:g} % of the samples" if ratio < 1 else "all samples")
-            _percent(axes.xaxis)
+            percent_ticks(axes.xaxis)
+            axes.set_xlim(left=bottom)
             axes.set_xlabel("A_last")
         return figure
 
 
 def over_candidates(found: Sequence[Variant]) -> Figure | None:
     """Mean accuracy over the tasks so far at each task boundary."""
-    ticks = "{:,.0f}".format
     axes = ("candidates seen", "mean accuracy, tasks so far")
-    return _curves(found, lambda r: r.seen_accuracy(), axes, ticks, _label_column)
+    return _curves(found, lambda r: r.seen_accuracy(), axes, "{:,.0f}".format, _label_column)
 
 
 def over_seconds(found: Sequence[Variant]) -> Figure | None:
@@ -152,16 +155,19 @@ def _curves(
                 marker=shown.marker if shown.highlighted else None,
                 linewidth=2.1 if shown.highlighted else 1.0,
                 alpha=1.0 if shown.highlighted else 0.55,
+                label=drawn(variant.label),
                 markeredgecolor=SURFACE,
                 markeredgewidth=0.8,
             )
+        runs = [run for variant, _ in lines for run in variant.runs]
+        axes.set_ylim(bottom=floor(runs, [value for _, curve in lines for value in curve[:, 1]]))
         label(axes, [(v.label, tuple(c[-1]), look[v.label]) for v, c in lines])
         axes.set_title(f"{100 * ratio:g} % of the samples, and full training")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks(value)))
         axes.set_xlabel(axis_names[0])
-        _percent(axes.yaxis)
+        percent_ticks(axes.yaxis)
         axes.set_ylabel(axis_names[1])
         return figure
 
@@ -230,6 +236,7 @@ def density_and_skew(found: Sequence[Variant]) -> Figure | None:
                 style = {"color": shown.color, "fmt": shown.marker, "markersize": 5}
                 axes.errorbar(variant.mean(metric), row, xerr=deviation, linewidth=1.3, **style)
             axes.set_xlabel(titles[metric])
+            axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(5))
             axes.grid(axis="y", visible=False)
             axes.grid(axis="x")
@@ -331,7 +338,7 @@ def _name_rows(axes: Axes, names: Sequence[str], shown: Sequence[Look]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.4)
     for label, look in zip(axes.get_yticklabels(), shown, strict=True):
-        label.set_color(look.color if look.highlighted else MUTED)
+        label.set_color(INK if look.highlighted else MUTED)
         label.set_fontweight("bold" if look.highlighted else "normal")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=GRID)
@@ -369,7 +376,7 @@ def _label_highlighted(axes: Axes, ends: Sequence[tuple[str, tuple[float, float]
 
 def _ink(look: Look) -> Any:
     weight = "bold" if look.highlighted else "normal"
-    return {"color": look.color if look.highlighted else MUTED, "fontweight": weight}
+    return {"color": INK if look.highlighted else MUTED, "fontweight": weight}
 
 
 def apart(values: Sequence[float], limits: tuple[float, float], share: float) -> list[float]:
@@ -388,6 +395,6 @@ def apart(values: Sequence[float], limits: tuple[float, float], share: float) ->
     return places
 
 
-def _percent(axis) -> None:
+def percent_ticks(axis) -> None:
     axis.set_major_locator(MaxNLocator(6))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))

@@ -15,10 +15,10 @@ from matplotlib.font_manager import fontManager
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from oasis.lab.report.groups import GREEN, INK, PURPLE, Group, drawn
+from oasis.lab.report.groups import GREEN, INK, MUTED, PURPLE, Group, drawn
 from oasis.lab.report.runs import Run
 
-MUTED, GRID, SURFACE = "#040506", "#070809", "#0a0b0c"  # stand-ins for CSS variables, as INK
+GRID, SURFACE = "#070809", "#0a0b0c"  # stand-ins for CSS variables, as INK
 HALF, FULL = 5.8, 11.9  # widths in inches: half a page, a whole page
 WINDOW = 20  # batches in the running ratio
 Z_RANGE = 5.0
@@ -66,15 +66,16 @@ STYLE: Any = {
 def accuracy(groups: Sequence[Group]) -> Figure | None:
     """Mean accuracy over the tasks seen so far, at each task boundary."""
     with rc_context(STYLE):
-        figure, axes = _single(HALF, 3.5)
+        figure, axes = single(HALF, 3.5)
         for group in groups:
             _curve(axes, group, [run.seen_accuracy() for run in group.runs])
         if not axes.lines:
             return None
         _candidate_axis(axes)
         _percent_axis(axes)
+        axes.set_ylim(bottom=_floor_of(groups))
         axes.set_ylabel("mean accuracy, tasks so far")
-        _legend(axes)
+        legend(axes)
         return figure
 
 
@@ -101,6 +102,7 @@ def task_accuracy(groups: Sequence[Group]) -> Figure | None:
             if k % columns == 0:
                 _percent_axis(axes)
                 axes.set_ylabel("accuracy")
+        grid.flat[0].set_ylim(bottom=0)  # of all
         for axes in grid.flat[len(tasks) :]:
             axes.set_visible(False)
         handles, labels = grid.flat[0].get_legend_handles_labels()
@@ -115,7 +117,7 @@ def selected_per_task(groups: Sequence[Group]) -> Figure | None:
     if not tasks or not any(run.selected for group in shown for run in group.runs):
         return None
     with rc_context(STYLE):
-        figure, axes = _single(HALF, 3.5)
+        figure, axes = single(HALF, 3.5)
         width = 0.8 / len(shown)
         for k, group in enumerate(shown):
             counts = np.array([_per_task(run, tasks) for run in group.runs])
@@ -139,7 +141,7 @@ def selected_per_task(groups: Sequence[Group]) -> Figure | None:
         axes.margins(y=0.12)
         _percent_axis(axes)
         axes.set_ylabel("selected of the task's candidates")
-        _legend(axes)
+        legend(axes)
         return figure
 
 
@@ -150,7 +152,7 @@ def relative(groups: Sequence[Group]) -> Figure | None:
     if not shown:
         return None
     with rc_context(STYLE):
-        figure, axes = _single(HALF, 3.5)
+        figure, axes = single(HALF, 3.5)
         fewest = min(z.size for _, z in shown)
         edges = np.linspace(-Z_RANGE, Z_RANGE, 51 if fewest >= 1000 else 21)
         bins = edges.tolist()
@@ -186,7 +188,7 @@ def realised_ratio(groups: Sequence[Group]) -> Figure | None:
     if not shown:
         return None
     with rc_context(STYLE):
-        figure, axes = _single(HALF, 3.5)
+        figure, axes = single(HALF, 3.5)
         top = 0.0
         for group in shown:
             for k, run in enumerate(group.runs):
@@ -213,7 +215,7 @@ def realised_ratio(groups: Sequence[Group]) -> Figure | None:
         axes.set_xlabel("candidate batches")
         _percent_axis(axes)
         axes.set_ylabel("selected of candidates")
-        _legend(axes)
+        legend(axes)
         return figure
 
 
@@ -223,7 +225,7 @@ def wall_clock(groups: Sequence[Group]) -> Figure | None:
     if not any(run.seconds for _, run in rows):
         return None
     with rc_context(STYLE):
-        figure, axes = _single(HALF, max(0.34 * len(rows) + 1.1, 2.2))
+        figure, axes = single(HALF, max(0.34 * len(rows) + 1.1, 2.2))
         parts = [
             ("scoring", PURPLE, [run.score_seconds for _, run in rows]),
             ("training", GREEN, [run.train_seconds for _, run in rows]),
@@ -252,6 +254,15 @@ def wall_clock(groups: Sequence[Group]) -> Figure | None:
         return figure
 
 
+def floor(runs: Sequence[Run], values: Sequence[float]) -> float:
+    """Where an axis of accuracies over all tasks begins: at chance, where the records say how many
+    answers there are and nothing is below it, else at zero.
+    """
+    known = [run.chance for run in runs]
+    chance = min((one for one in known if one is not None), default=0.0)
+    return chance if None not in known and min(values, default=0.0) >= chance else 0.0
+
+
 def duration(seconds: float) -> str:
     """`4.2 s`, `42 s`, `3 min 05 s`, `2 h 07 min`; the spaces do not break."""
     minutes, rest = divmod(round(seconds), 60)
@@ -266,7 +277,13 @@ def duration(seconds: float) -> str:
     return text.replace(" ", "\u00a0")
 
 
-def _single(width: float, height: float) -> tuple[Figure, Axes]:
+def _floor_of(groups: Sequence[Group]) -> float:
+    runs = [run for group in groups for run in group.runs]
+    return floor(runs, [value for run in runs for _, value in run.seen_accuracy()])
+
+
+def single(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure, in inches, with one pair of axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
@@ -334,5 +351,6 @@ def _percent_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
 
 
-def _legend(axes: Axes) -> None:
+def legend(axes: Axes) -> None:
+    """The names of the groups, over the axes."""
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=5, columnspacing=1.2)

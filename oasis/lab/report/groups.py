@@ -10,7 +10,8 @@ from oasis.lab.report.runs import Run
 from oasis.lab.report.settings import DEFAULTS, identity
 
 # Okabe and Ito's colours, told apart with every common colour blindness. Black is the page's ink.
-INK = "#010203"  # stand-ins: html.py turns them into CSS variables, so that dark mode works
+# Stand-ins: html.py turns them into CSS variables, so that dark mode works.
+INK, MUTED, FADED = "#010203", "#040506", "#0d0e0f"
 BLUE, ORANGE, GREEN, VERMILLION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 PURPLE, SKY, YELLOW = "#cc79a7", "#56b4e9", "#f0e442"
 
@@ -27,7 +28,9 @@ def drawn(label: str) -> str:
 
 @dataclass
 class Group:
-    """Runs that differ in their seed only. Line style and marker repeat what the colour says."""
+    """Runs that differ in their seed only, all of them finished or none; these are grey. Line style
+    and marker repeat what the colour says.
+    """
 
     label: str
     policy: str
@@ -36,6 +39,10 @@ class Group:
     color: str
     marker: str
     linestyle: str | tuple
+
+    @property
+    def finished(self) -> bool:
+        return self.runs[0].finished
 
     def names(self) -> list[str]:
         """One name per run: the group's, with seed or folder where there are several."""
@@ -48,7 +55,8 @@ class Group:
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-    """Group `runs` that differ in their seed alone: `oasis`, other methods, `random`, `full`.
+    """Group `runs` that differ in their seed alone: `oasis`, other methods, `random`, `full`; those
+    that are not finished apart, so that no mean is of both.
 
     Where runs of one label and ratio differ in more, each group's label says in what.
     """
@@ -56,15 +64,19 @@ def group(runs: Sequence[Run]) -> list[Group]:
     for run in runs:
         own = json.dumps(identity(run), sort_keys=True, default=str)
         ratio = None if run.keeps_all else run.ratio
-        members.setdefault((run.label or run.policy, run.policy, ratio, own), []).append(run)
+        key = (run.label or run.policy, run.policy, ratio, own, run.finished)
+        members.setdefault(key, []).append(run)
     order = {"oasis": -1, "random": 1, "full": 2}
-    keys = sorted(members, key=lambda key: order.get(key[1], 0))  # stable: as given otherwise
+    # Stable: as given otherwise.
+    keys = sorted(members, key=lambda key: (order.get(key[1], 0), not key[4]))
     groups: list[Group] = []
     others = 0
     for key in keys:
-        name, policy, ratio, _ = key
+        name, policy, ratio, _, finished = key
         color, marker = _FIXED.get(policy), _MARKERS.get(policy)
-        if color is None or marker is None or color in {g.color for g in groups}:
+        if not finished:
+            color, marker = FADED, marker or "o"
+        elif color is None or marker is None or color in {g.color for g in groups}:
             color = _OTHERS[others % len(_OTHERS)]
             marker = _OTHER_MARKERS[others % len(_OTHER_MARKERS)]
             others += 1
@@ -73,6 +85,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
         label = f"{name} {100 * ratio:g} %" if len(ratios) > 1 and ratio is not None else name
         linestyle = {"random": (0, (5, 2)), "full": (0, (1, 1.5))}.get(policy, "-")
         label = " · ".join([label, *_difference(members[key][0], alike)])
+        label += "" if finished else ", unfinished"
         groups.append(Group(label, policy, ratio, members[key], color, marker, linestyle))
     return groups
 

@@ -7,20 +7,22 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
+from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from oasis.lab.report import figures, groups, samples
+from oasis.lab.report import curves, figures, groups, hover, samples
 from oasis.lab.report.groups import Group
 from oasis.lab.report.runs import Run
 
-# Colours of the figures as CSS variables of template.html.j2, which gives them a dark variant.
+# Colours of the figures as CSS variables of style.css, which gives them a dark variant.
 VARIABLES = {
     groups.INK: "ink",
-    figures.MUTED: "muted",
+    groups.MUTED: "muted",
+    groups.FADED: "faded",
     figures.GRID: "grid",
     figures.SURFACE: "card",
     groups.BLUE: "blue",
@@ -73,6 +75,20 @@ FIGURES: tuple[tuple[Callable, str, str, str, bool], ...] = (
         False,
     ),
     (
+        curves.loss,
+        "Training loss",
+        f"Of the samples trained on, mean over {figures.WINDOW} optimizer steps that had some.",
+        "No step has trained yet.",
+        False,
+    ),
+    (
+        curves.threshold,
+        "Threshold",
+        "What z is held against, batch by batch: it moves so that the ratio holds.",
+        "None of these policies has a threshold.",
+        False,
+    ),
+    (
         figures.wall_clock,
         "Where the time went",
         "Scoring is the forward pass over all candidates plus the selection itself; training is "
@@ -86,41 +102,79 @@ FIGURES: tuple[tuple[Callable, str, str, str, bool], ...] = (
 def render(runs: Sequence[Run]) -> str:
     """The page as a string."""
     grouped = groups.group(runs)
-    template = load_template("template.html.j2")
+    shown = samples.samples(runs)
     cards = []
     for k, (draw, title, caption, missing, wide) in enumerate(FIGURES):
-        figure = draw(grouped)
-        svg = None if figure is None else inline_svg(figure, f"f{k}-", title)
-        cards.append({"title": title, "caption": caption if svg else missing, "svg": svg})
-        cards[-1]["wide"] = wide
-    return template.render(
+        cards.append(card(draw(grouped), f"f{k}-", title, caption, missing, wide=wide))
+    return load_template("runs.html.j2").render(
         facts=facts(runs),
         tiles=[tile(group) for group in grouped],
         rows=[row for group in grouped for row in rows(group)],
         note=standard_error_note(runs),
         figures=cards,
         losses=samples.losses(runs),
-        samples=samples.samples(runs),
+        samples=shown,
+        columns={name: name for name in samples.columns(shown)},
         runs=runs,
     )
 
 
 def load_template(name: str, **filters: Callable) -> Template:
-    """A template of this package; it finds the style sheet as `style`, and further `filters`."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    """A template of this package; it finds style sheet and script as `style` and `script`, and
+    further `filters`.
+    """
+    here = resources.files("oasis.lab.report")
+
+    def read(name: str) -> str:
+        return here.joinpath(name).read_text("utf-8")
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        loader=FunctionLoader(read),
+    )
     environment.filters |= {"percent": percent, "count": count, "duration": figures.duration}
     environment.filters |= filters
-    here = resources.files("oasis.lab.report")
-    environment.globals["style"] = Markup(here.joinpath("style.css").read_text("utf-8"))
-    return environment.from_string(here.joinpath(name).read_text("utf-8"))
+    environment.globals["style"] = Markup(read("style.css"))
+    environment.globals["script"] = Markup(read("page.js"))
+    return environment.get_template(name)
 
 
-def inline_svg(figure: Figure, prefix: str, label: str) -> Markup:
-    """A figure as an `<svg>` element: own id namespace, CSS variables for colours."""
+def card(
+    figure: Figure | None, prefix: str, title: str, caption: str, missing: str = "", *, wide: bool
+) -> dict[str, Any]:
+    """What the templates' `figure` shows: a figure with its title, what is said of it (or that it
+    is `missing`), and what its curves say under the pointer.
+    """
+    if figure is None:
+        return {"title": title, "caption": missing, "svg": None, "hover": None, "wide": wide}
+    svg = to_svg(figure)
+    panels = hover.panels(figure, VARIABLES)  # it has been drawn
+    about = ". ".join(
+        part for part in (f"{title}: {caption}".rstrip("."), hover.told(panels)) if part
+    )
+    return {
+        "title": title,
+        "caption": caption,
+        "svg": inline_svg(svg, prefix, about),
+        "hover": Markup(hover.as_json(panels)) if panels else None,
+        "wide": wide,
+    }
+
+
+def to_svg(figure: Figure) -> str:
+    """A figure as matplotlib writes it."""
     buffer = io.StringIO()
     with rc_context(figures.STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    svg = buffer.getvalue()
+    return buffer.getvalue()
+
+
+def inline_svg(svg: str, prefix: str, label: str) -> Markup:
+    """A written figure as an `<svg>` element: own id namespace, CSS variables for colours, a
+    `label` for those who cannot see it.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
@@ -132,7 +186,7 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> Markup:
     # The view box keeps the proportions; the page decides the width.
     svg = re.sub(r'<svg ([^>]*?)\bheight="[^"]*"', r"<svg \1", svg, count=1)
     svg = re.sub(r'<svg ([^>]*?)\bwidth="[^"]*"', r"<svg \1", svg, count=1)
-    return Markup(svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+    return Markup(svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1))
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -160,7 +214,8 @@ def tile(group: Group) -> dict:
         "ratio": _mean(run.realised_ratio for run in group.runs),
         "seconds": _mean(run.seconds for run in group.runs),
         "selected": _mean(run.selected for run in group.runs),
-        "running": any(not run.finished for run in group.runs),
+        "loss": _mean(loss.last for loss in samples.losses(group.runs)),
+        "finished": group.finished,
     }
 
 
@@ -174,14 +229,15 @@ def rows(group: Group) -> list[dict]:
     table = []
     for name, run in zip(group.names(), group.runs, strict=True):
         values = {column: getattr(run, column) for column in columns}
-        values |= {"name": name, "running": not run.finished, "unreadable": run.unreadable}
+        values |= {"name": name, "finished": run.finished, "unreadable": run.unreadable}
         table.append(common | values | {"error": run.standard_error, "mean": False})
     if len(group.runs) > 1:
         values = {column: _mean(row[column] for row in table) for column in columns}
         last = [run.a_last for run in group.runs if run.a_last is not None]
         spread = statistics.stdev(last) / len(last) ** 0.5 if len(last) > 1 else None
         values |= {"name": f"{group.label} · mean of {len(group.runs)}", "error": spread}
-        table.append(common | values | {"running": False, "unreadable": 0, "mean": True})
+        values |= {"finished": group.finished, "unreadable": 0, "mean": True}
+        table.append(common | values)
     return table
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from oasis.lab import strict_yaml
 from oasis.lab.report import groups, html
-from oasis.lab.report.runs import GRID, Run, find, load_all
+from oasis.lab.report.folders import GRID, find, load_all
+from oasis.lab.report.runs import Run
 from oasis.train import atomic
 
 MOST_GROUPS = 5  # variants that the page of single runs tells apart

@@ -13,7 +13,8 @@ from oasis.lab.report import figures, groups
 
 LIGHT = {
     groups.INK: "#1b2024",
-    figures.MUTED: "#5c656d",
+    groups.MUTED: "#5c656d",
+    groups.FADED: "#99a1a7",
     figures.GRID: "#e3e6e4",
     figures.SURFACE: "#ffffff",
 }

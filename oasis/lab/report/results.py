@@ -28,9 +28,10 @@ LEVEL = 0.05
 ROUNDING = 1e-9  # relative; accuracies are shares of far fewer examples
 # Columns of the table that are measured, beside those that say which run it is.
 METRICS = (
-    *("a_last", "a_avg", "forgetting", "backward_transfer", "candidates", "selected"),
-    *("realised_ratio", "tokens", "seconds", "score_seconds", "train_seconds"),
-    *("evaluation_seconds", "score_flops", "train_flops", "density", "bandwidth", "skew"),
+    *("a_last", "a_last_macro", "a_last_micro", "a_avg", "forgetting", "backward_transfer"),
+    *("candidates", "selected", "realised_ratio", "tokens", "seconds", "score_seconds"),
+    *("train_seconds", "evaluation_seconds", "score_flops", "train_flops", "density"),
+    *("bandwidth", "skew"),
 )
 DEFAULT_PRESET = inspect.signature(Selector).parameters["preset"].default
 
@@ -53,6 +54,8 @@ def row(run: Run) -> dict[str, Any]:
     measured = {name: end.get(name) for name in METRICS}
     measured |= {
         "a_last": run.a_last,
+        "a_last_macro": run.a_last_by("macro"),
+        "a_last_micro": run.a_last_by("micro"),
         "a_avg": run.a_avg,
         "candidates": run.candidates,
         "selected": run.selected,

@@ -7,9 +7,8 @@ unreadable text is counted, repeated batches replace the ones written before.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +16,6 @@ from pathlib import Path
 from oasis.lab import strict_yaml
 from oasis.lab.record import accuracy, events
 from oasis.lab.record.log import EVENTS, read
-
-logger = logging.getLogger(__name__)
-
-GRID = "compare.yaml"  # of a comparison, beside the folder of its runs
 
 
 @dataclass
@@ -35,6 +30,8 @@ class Batch:
     seconds: float  # scoring forward and selection
     skipped: int  # candidates whose scores were not finite
     keys: list[str] = field(default_factory=list)  # where each comes from, where the record says it
+    # Why it was left out: (place of the pick that it is redundant with, cosine, share taken off).
+    redundant: list[tuple[int, float, float] | None] = field(default_factory=list)
 
     @property
     def num_candidates(self) -> int:
@@ -55,6 +52,7 @@ class Evaluation:
     candidates: int  # candidates seen when it was taken
     seconds_before: float = 0.0  # of scoring and training
     loss: dict[str, float] = field(default_factory=dict)  # held-out, of tasks in free text, in nats
+    answers: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # [right, all] of each
 
 
 @dataclass
@@ -76,6 +74,11 @@ class Run:
     batches: list[Batch] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     steps: dict[int, float] = field(default_factory=dict)  # step -> seconds of training
+    losses: dict[int, float] = field(default_factory=dict)  # step -> training loss, if any
+    texts: dict[str, str] = field(default_factory=dict)  # key -> how the sample begins
+    answers: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # in training examples, by task
     end: events.End | None = None  # the end event; None while in progress
     unreadable: int = 0  # lines that are no event, e.g. the one a kill cut short
     config: str = ""  # text of config.yaml
@@ -227,6 +230,31 @@ class Run:
         return self.end.get("a_last") if self.end is not None else None
 
     @property
+    def chance(self) -> float | None:
+        """Mean over the tasks of one over the number of answers that occur among held-out examples;
+        None where the record does not say it of every task.
+        """
+        answers = self.evaluations[-1].answers if self.evaluations else {}
+        if not self.tasks or not all(answers.get(task) for task in self.tasks):
+            return None
+        return sum(1 / len(answers[task]) for task in self.tasks) / len(self.tasks)
+
+    def a_last_by(self, average: str) -> float | None:
+        """A_last by "macro" (mean over the answers) or "micro" (share of the examples) accuracy;
+        None where the record does not say it.
+        """
+        if self.settings.get("accuracy", "micro") == average:
+            return self.a_last
+        last = self.evaluations[-1] if self.at_the_end else None
+        if last is None or not last.answers:
+            return None
+        by = {
+            task: accuracy.accuracy_of(answers, average, self.answers.get(task))
+            for task, answers in last.answers.items()
+        }
+        return accuracy.a_last([{**last.accuracy, **by}], self.tasks)
+
+    @property
     def a_avg(self) -> float | None:
         """Mean over task boundaries (so far) of the mean accuracy over tasks seen so far."""
         points = [value for _, value in self.seen_accuracy()]
@@ -246,76 +274,6 @@ class Run:
         return accuracy.standard_error(measured, self.held_out)
 
 
-def find(paths: Iterable[str | Path] | str | Path) -> list[Path]:
-    """Expand `paths` to run directories: each is one itself, or a folder of them.
-
-    Raises FileNotFoundError naming the first path that holds no run, ValueError for no paths.
-    """
-    if isinstance(paths, str | Path):
-        paths = [paths]
-    found: dict[Path, Path] = {}  # in order, each folder once however it is named
-    for path in map(Path, paths):
-        if (path / EVENTS).is_file():
-            found.setdefault(path.resolve(), path)
-            continue
-        inside = sorted(events.parent for events in path.glob(f"*/{EVENTS}"))
-        if not inside:
-            state = "is empty of runs" if path.is_dir() else "does not exist"
-            raise FileNotFoundError(
-                f"{path} {state}; expected a run directory (with {EVENTS}) or a folder of them"
-            )
-        for folder in inside:
-            found.setdefault(folder.resolve(), folder)
-    if not found:
-        raise ValueError("run_dirs is empty; expected at least one run directory")
-    return list(found.values())
-
-
-def _name_apart(runs: Sequence[Run]) -> None:
-    """Name each run by as many parts of its path as tell it from the others."""
-    parts = {id(run): run.path.resolve().parts for run in runs}
-    for run in runs:
-        others = [own for key, own in parts.items() if key != id(run)]
-        mine = parts[id(run)]
-        count = next(
-            (n for n in range(1, len(mine)) if not any(o[-n:] == mine[-n:] for o in others)), 1
-        )
-        run.name = "/".join(mine[-count:])
-
-
-def load_all(paths: Iterable[str | Path]) -> list[Run]:
-    """The runs in these directories. What cannot be read, of them or in them, is named in the log,
-    and the others go on. ValueError where none can be read.
-    """
-    paths, runs = list(map(Path, paths)), []
-    for path in paths:
-        try:
-            run = Run.load(path)
-            _check_settings(path, run)
-        except OSError as error:
-            logger.warning("left out: %s: %s", error.filename or path, error.strerror or error)
-            continue
-        except ValueError as error:
-            logger.warning("left out: %s", error)
-            continue
-        if run.unreadable:
-            lines = f"{run.unreadable} line{'s' * (run.unreadable > 1)}"
-            logger.warning("%s: %s cannot be read and left out", path / EVENTS, lines)
-        runs.append(run)
-    if paths and not runs:
-        raise ValueError(f"runs: got {len(paths)}, but none of them can be read")
-    _name_apart(runs)
-    return runs
-
-
-def _check_settings(path: Path, run: Run) -> None:
-    """ValueError where config.yaml is damaged: what may such a run be compared with?"""
-    if (path / "config.yaml").is_file():
-        found = strict_yaml.parse(run.config, str(path / "config.yaml"))
-        if not isinstance(found, dict):
-            raise ValueError(f"{path / 'config.yaml'}: holds no settings")
-
-
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
@@ -329,6 +287,7 @@ def _start(run: Run, event: events.Start) -> None:
     run.ratio, run.seed = event["ratio"], event["seed"]
     run.tasks, run.model, run.device = event["tasks"], event["model"], event["device"]
     run.held_out = event.get("held_out", {})  # in version 1 the config says it
+    run.answers = event.get("answers", {})
     run.end = None  # resumed
 
 
@@ -343,7 +302,9 @@ def _selection(run: Run, event: events.Selection) -> None:
         seconds=event["seconds"],
         skipped=event["skipped"],
         keys=event.get("key", []),
+        redundant=event.get("redundant") or [],
     )
+    run.texts |= {k: t for k, t in zip(batch.keys, event.get("text", ()), strict=False) if t}
     while run.batches and run.batches[-1].index >= batch.index:  # a resumed run repeats these
         run.batches.pop()
     run.batches.append(batch)
@@ -351,6 +312,8 @@ def _selection(run: Run, event: events.Selection) -> None:
 
 def _step(run: Run, event: events.Step) -> None:
     run.steps[event["step"]] = event["seconds"]
+    if event["loss"] is not None:
+        run.losses[event["step"]] = event["loss"]
 
 
 def _evaluation(run: Run, event: events.Evaluation) -> None:
@@ -362,6 +325,7 @@ def _evaluation(run: Run, event: events.Evaluation) -> None:
             accuracy=_known(event["accuracy"]),
             seconds=event["seconds"],
             loss=_known(event.get("loss", {})),
+            answers=event.get("answers", {}),
             candidates=run.candidates,
             seconds_before=run.score_seconds + run.train_seconds,
         )

@@ -21,6 +21,7 @@ from oasis.lab.data.own.fields import Sample
 from oasis.lab.data.own.load import Counts, samples
 from oasis.lab.data.own.rows import Row
 from oasis.lab.data.own.tokens import Encoded
+from oasis.lab.data.shown import shown
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.record.lock import locked
 from oasis.lab.record.log import finite
@@ -60,12 +61,20 @@ class Outcome(Counts):
         return {name: getattr(self, name) for name in names}
 
 
-# Consecutive rows, `batch_size` of them candidates; each with its tokens, or why it is none.
-Group = list[tuple[Row, Encoded | str]]
+@dataclass(frozen=True)
+class Taken:
+    """A row that was read: how it is shown, and its tokens, or why it is no candidate."""
+
+    row: Row
+    text: str
+    found: Encoded | str
+
+
+Group = list[Taken]  # consecutive rows, `batch_size` of them candidates
 
 
 def _candidates(group: Group) -> list[tuple[Row, Encoded]]:
-    return [(row, found) for row, found in group if isinstance(found, Encoded)]
+    return [(one.row, one.found) for one in group if isinstance(one.found, Encoded)]
 
 
 def select(settings: SelectSettings, *, overwrite: bool = False, progress: bool = True) -> Outcome:
@@ -166,9 +175,9 @@ class _Selecting:
         group: Group = []
         candidates = 0
         for row, sample in rows:
-            found = encoder.or_why(sample)
-            group.append((row, found))
-            candidates += isinstance(found, Encoded)
+            one = Taken(row, shown(*sample.sides), encoder.or_why(sample))
+            group.append(one)
+            candidates += isinstance(one.found, Encoded)
             if candidates == self.settings.batch_size:
                 yield group
                 group, candidates = [], 0
@@ -180,7 +189,8 @@ class _Selecting:
         if candidates := _candidates(group):
             keys = [row.key for row, _ in candidates]
             lines = iter(reasons(*scorer.observe([found for _, found in candidates]), keys))
-        for row, found in group:
+        for one in group:
+            row, found = one.row, one.found
             self._digest(row)
             self.outcome.add(found)
             if isinstance(found, Encoded):
@@ -190,7 +200,8 @@ class _Selecting:
                     self.files.keep(row.line)
             else:
                 line = {"key": row.key, "kept": False, "why": found}
-            self.files.note(json.dumps(finite({"type": "row", **line}), ensure_ascii=False))
+            line |= {"type": "row", "text": one.text}
+            self.files.note(json.dumps(finite(line), ensure_ascii=False))
 
     def _digest(self, row: Row) -> None:
         self.digest.update(f"{row.key}\n{row.line}\n".encode())

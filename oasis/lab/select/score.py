@@ -19,6 +19,7 @@ from oasis.lab.evaluate import Collate, pad_id
 from oasis.policies.base import validation_rows
 from oasis.train.batch.rehearsal import Rehearsal
 from oasis.train.batch.subbatch import answers, targets
+from oasis.train.reasons import Redundant, redundant
 from oasis.train.scoring import Head, inspect_head
 from oasis.train.signals.compute import GRADS, GRAMS, compute
 from oasis.train.signals.sample_grads import SampleGradients
@@ -94,52 +95,40 @@ def reasons(
 ) -> list[dict[str, Any]]:
     """Of each row: "kept", "score" (informativeness), "z" (relative), and "why" it was not kept.
 
-    "redundant" says that its informativeness, before what it shares with rows already picked was
-    taken off, is at least the lowest score kept; "shared" is how much of it that is, and "with" the
-    kept row whose gradient is most like its own, at "cosine". "low": it is not. "not picked": the
-    policy says nothing of scores.
+    "redundant" (see `oasis.train.reasons`): "with" the kept row whose gradient is most like its
+    own, at "cosine"; "shared" is how much of its informativeness was taken off. "low": it is not.
+    "not picked": the policy says nothing of scores.
     """
-    kept = selection.mask.cpu()
-    score, z, adjusted = (
-        None if values is None else values.cpu().double()
-        for values in (selection.informativeness, selection.relative, selection.adjusted)
+    kept, skipped = selection.mask.tolist(), selection.skipped.tolist()
+    score, z = (
+        None if values is None else values.tolist()
+        for values in (selection.informativeness, selection.relative)
     )
+    twins = redundant(selection, signals)
     found = []
     for row, key in enumerate(keys):
-        line: dict[str, Any] = {"key": key, "kept": bool(kept[row])}
-        line["score"] = None if score is None else float(score[row])
-        line["z"] = None if z is None else float(z[row])
-        if selection.weight is not None and kept[row]:
-            line["weight"] = float(selection.weight[row])
-        if not kept[row]:
-            line |= _why(row, selection, signals, score, adjusted, keys)
+        line: dict[str, Any] = {"key": key, "kept": kept[row]}
+        line["score"] = None if score is None else score[row]
+        line["z"] = None if z is None else z[row]
+        if kept[row]:
+            if selection.weight is not None:
+                line["weight"] = float(selection.weight[row])
+        elif skipped[row]:
+            line["why"] = "its score is not finite"
+        elif twins is None:
+            line["why"] = "not picked"
+        else:
+            line |= _why(twins[row], keys)
         found.append(line)
     return found
 
 
-def _why(
-    row: int,
-    selection: Selection,
-    signals: policies.Signals,
-    score: torch.Tensor | None,
-    adjusted: torch.Tensor | None,
-    keys: Sequence[str],
-) -> dict[str, Any]:
-    if selection.skipped[row]:
-        return {"why": "its score is not finite"}
-    if score is None or adjusted is None or signals.gram is None:
-        return {"why": "not picked"}
-    picks = selection.mask.cpu().nonzero().flatten()
-    lost = adjusted[row] < score[row]
-    if not len(picks) or not lost or score[row] < adjusted[picks].min():
+def _why(twin: Redundant | None, keys: Sequence[str]) -> dict[str, Any]:
+    if twin is None:
         return {"why": "low"}
-    gram = signals.gram.cpu().double()
-    norm = gram.diagonal().clamp(min=torch.finfo(torch.float64).tiny).sqrt()
-    cosine = gram[row, picks] / (norm[row] * norm[picks])
-    closest = int(cosine.abs().argmax())
     return {
         "why": "redundant",
-        "with": keys[int(picks[closest])],
-        "cosine": round(float(cosine[closest]), 4),
-        "shared": round(1 - float(adjusted[row] / score[row]), 4),
+        "with": keys[twin.pick],
+        "cosine": round(twin.cosine, 4),
+        "shared": round(twin.shared, 4),
     }

@@ -52,6 +52,12 @@ class Sample:
         return answers[0] if single else None
 
     @property
+    def sides(self) -> tuple[str, str]:
+        """What is asked, and what is answered, each in one text."""
+        asked = [text for role, text in self.turns if role != "assistant"]
+        return "\n".join(asked), "\n".join(t for role, t in self.turns if role == "assistant")
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to learn, or nothing that asks for it."""
         answers = any(text.strip() for role, text in self.turns if role == "assistant")

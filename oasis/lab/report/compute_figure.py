@@ -1,0 +1,167 @@
+"""Accuracy over compute, as a figure and as tables beside random of equal compute."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from oasis.lab.report import html
+from oasis.lab.report.comparison_figures import Look, looks, main_order, percent_ticks
+from oasis.lab.report.compute import (
+    AVERAGES,
+    MEASURES,
+    Equal,
+    Point,
+    alike,
+    at_equal_compute,
+    curve,
+    points,
+)
+from oasis.lab.report.figures import FULL, STYLE, SURFACE, duration, floor
+from oasis.lab.report.groups import BLUE, GREEN, MUTED, drawn
+from oasis.lab.report.results import Variant, ours_among
+
+OURS, BALANCED = Look(BLUE, "o", "-", True), Look(GREEN, "v", "-", True)
+
+
+def over_compute(found: Sequence[Variant]) -> Figure | None:
+    """A_last, macro and micro, against what scoring and training cost, one curve a policy."""
+    shown = alike(found, main_order(found))
+    panels = {(m, a): points(shown, m, a) for m in MEASURES for a in AVERAGES}
+    measures = [m for m in MEASURES if any(panels[m, a] for a in AVERAGES)]
+    averages = [a for a in AVERAGES if any(panels[m, a] for m in MEASURES)]
+    lines = [curve(made, p.label) for made in panels.values() for p in made]
+    if all(len(line) < 2 for line in lines):  # a single ratio is no curve
+        return None
+    look = _looks(shown)
+    reached = [point.accuracy for made in panels.values() for point in made]
+    bottom = floor([run for variant in shown for run in variant.runs], reached)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(FULL, 4.1 * len(averages) + 0.4), layout="constrained")
+        grid = figure.subplots(len(averages), len(measures), sharey=True, squeeze=False)
+        for row, average in zip(grid, averages, strict=True):
+            for axes, measure in zip(row, measures, strict=True):
+                _panel(axes, panels[measure, average], look, bottom)
+                axes.set_xlabel(f"{measure} of scoring and training")
+                if _whole(panels[measure, average]):
+                    axes.set_xlabel(f"{measure} of scoring and training, of those of full training")
+            row[0].set_ylabel(f"A_last, {average} accuracy")
+        known = {text: handle for axes in grid.flat for handle, text in _legend_of(axes)}
+        figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=6)
+        return figure
+
+
+def _looks(shown: Sequence[Variant]) -> dict[str, Look]:
+    """By label, of all ratios: what is told apart at one of them is told apart at all."""
+    found = looks(shown)
+    if (ours := ours_among(shown)) is not None:
+        found[ours.label] = OURS
+    for variant in shown:
+        if variant.policy == "balanced":
+            found[variant.label] = BALANCED
+    return found
+
+
+def _legend_of(axes: Axes) -> list[tuple[Any, str]]:
+    return list(zip(*axes.get_legend_handles_labels(), strict=True))
+
+
+def _whole(found: Sequence[Point]) -> float | None:
+    """What training on everything costs."""
+    return next((point.cost for point in found if point.policy == "full"), None)
+
+
+def _panel(axes: Axes, found: Sequence[Point], look: dict[str, Look], bottom: float) -> None:
+    unit = _whole(found) or 1.0
+    for label in sorted({p.label for p in found}, key=lambda name: look[name].highlighted):
+        line, shown = curve(found, label), look[label]
+        spread = [statistics.stdev(a for _, a in p.seeds.values()) if len(p.seeds) > 1 else 0.0
+                  for p in line]  # fmt: skip
+        axes.errorbar(
+            [point.cost / unit for point in line],
+            [point.accuracy for point in line],
+            yerr=spread if shown.highlighted else None,
+            color=shown.color,
+            linestyle=shown.linestyle,
+            marker=shown.marker,
+            linewidth=2.0 if shown.highlighted else 1.0,
+            elinewidth=0.9,
+            markersize=6 if shown.highlighted else 3.5,
+            markeredgecolor=SURFACE,
+            markeredgewidth=0.8,
+            alpha=1.0 if shown.highlighted else 0.7,
+            label=drawn(label) if shown.highlighted else None,
+        )
+        if not shown.highlighted:
+            place: Any = {"xytext": (4, -2), "textcoords": "offset points", "va": "top"}
+            end = (line[-1].cost / unit, line[-1].accuracy)
+            axes.annotate(label, end, fontsize=7, color=MUTED, **place)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=bottom)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    if unit != 1.0:
+        percent_ticks(axes.xaxis)
+    percent_ticks(axes.yaxis)
+
+
+def tables(found: Sequence[Variant]) -> list[dict[str, Any]]:
+    """Of each measure of compute: the policies, and random where it costs as much."""
+    shown = alike(found, main_order(found))
+    return [table for measure in MEASURES if (table := _table(measure, shown))]
+
+
+def _table(measure: str, shown: Sequence[Variant]) -> dict[str, Any] | None:
+    by = {average: points(shown, measure, average) for average in AVERAGES}
+    equal = {average: at_equal_compute(found) for average, found in by.items()}
+    known = [average for average in AVERAGES if equal[average]]
+    if not known:
+        return None
+    whole = _whole(by[known[0]])
+    rows = []
+    for first in equal[known[0]]:
+        same = [
+            one
+            for a in known
+            for one in equal[a]
+            if (one.point.label, one.point.ratio) == (first.point.label, first.point.ratio)
+        ]
+        cost = html.percent(first.point.cost / whole) if whole else _amount(measure, first.point)
+        rows.append([f"{first.point.label}, {100 * first.point.ratio:g} %", cost, _share(first)])
+        for one in same:
+            rows[-1] += [html.percent(one.point.accuracy), _more(one), _reached(one)]
+    columns = ["policy", "cost of full" if whole else measure, "random of that cost"]
+    for average in known:
+        columns += [f"A_last, {average}", "less random's", "random as good"]
+    caption = (
+        f"By {measure} of scoring and training: at which share of the samples random costs as "
+        "much, how far the policy is above it there, and from which share on random is as good. "
+        "Random is interpolated between its ratios, up to training on everything, for each seed on "
+        "its own; ±: standard deviation of the difference over the seeds. –: beyond those ratios."
+    )
+    return {"title": f"At equal compute ({measure})", "caption": caption, "columns": columns,
+            "rows": rows, "wide": True}  # fmt: skip
+
+
+def _amount(measure: str, point: Point) -> str:
+    return duration(point.cost) if measure == "seconds" else f"{point.cost:.2e}"
+
+
+def _share(equal: Equal) -> str:
+    return "–" if equal.share is None else f"~{100 * equal.share:.0f}\u00a0%"
+
+
+def _reached(equal: Equal) -> str:
+    return "–" if equal.reached is None else f"~{100 * equal.reached:.0f}\u00a0%"
+
+
+def _more(equal: Equal) -> str:
+    if equal.difference is None:
+        return "–"
+    text = f"{100 * equal.difference:+.1f}".replace("-", "\u2212")
+    return text if equal.deviation is None else f"{text} ± {100 * equal.deviation:.1f}"

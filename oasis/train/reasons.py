@@ -1,0 +1,53 @@
+"""Why candidates were not picked: what they share with one that was, or nothing to be said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from oasis import Selection
+from oasis.policies import Signals
+
+
+@dataclass(frozen=True)
+class Redundant:
+    """A candidate that would have been picked but for what it shares with picks of its batch.
+
+    `pick`: the row of the pick whose gradient is most like its own, at `cosine`. `shared`: the
+    share of its informativeness that was taken off.
+    """
+
+    pick: int
+    cosine: float
+    shared: float
+
+
+def redundant(selection: Selection, signals: Signals) -> list[Redundant | None] | None:
+    """Of each row: why it is redundant; None where it is not, or was picked.
+
+    A row is redundant where its informativeness, before what it shares with rows already picked was
+    taken off, is at least the lowest score picked. None for a policy that scores no redundancy.
+    """
+    scores = selection.informativeness, selection.adjusted
+    if scores[0] is None or scores[1] is None or signals.gram is None:
+        return None
+    score, adjusted = (values.cpu().double() for values in scores)
+    mask = selection.mask.cpu()
+    found: list[Redundant | None] = [None] * len(mask)
+    picks = mask.nonzero().flatten()
+    if not len(picks):
+        return found
+    out = ~mask & ~selection.skipped.cpu() & (adjusted < score)
+    rows = (out & (score >= adjusted[picks].min())).nonzero().flatten()
+    gram = signals.gram.cpu().double()
+    scale = gram.diagonal().clamp(min=torch.finfo(torch.float64).tiny).sqrt()
+    for row in rows.tolist():
+        cosine = gram[row, picks] / (scale[row] * scale[picks])
+        closest = int(cosine.abs().argmax())
+        found[row] = Redundant(
+            pick=int(picks[closest]),
+            cosine=float(cosine[closest]),
+            shared=float(1 - adjusted[row] / score[row]),
+        )
+    return found
