@@ -51,8 +51,8 @@ def labelled(processor: Any, messages: list[dict], where: str) -> Row:
         if not (ids[: len(asked)].equal(asked) and ids[: len(answered)].equal(answered)):
             raise ValueError(
                 f"{where}: the processor's chat template does not write turn {at} as the "
-                "continuation of those before it, so its tokens can't be found; expected a template "
-                "that only appends"
+                "continuation of those before it, so its tokens can't be found; expected a "
+                "template that only appends"
             )
         labels[len(asked) : len(answered)] = answered[len(asked) :]
     token = getattr(processor, "image_token_id", None)
