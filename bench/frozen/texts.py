@@ -17,7 +17,9 @@ from oasis.lab.data.tasks import Example
 from oasis.lab.device import choose_dtype
 from oasis.lab.evaluate import pad_id
 from oasis.names import IGNORED
-from oasis.train.scoring import head_hook, head_parameters, model_inputs, unwrap
+from oasis.train.head import head_weight
+from oasis.train.models import unwrap
+from oasis.train.scoring import head_hook, model_inputs
 
 POOL = 1.5  # texts in the pool for each that a seed draws
 HELD_OUT = 300  # of each task, of which a seed draws half
@@ -73,7 +75,7 @@ def _made(config: RunConfig) -> dict:
             where = {name: place for place, name in enumerate(choices[index])}
             answers = torch.tensor([where[text.answer] for text in texts])
             hidden[part].append((states, answers))
-    weight, _ = head_parameters(unwrap(model).get_output_embeddings())
+    weight = head_weight(unwrap(model).get_output_embeddings()).whole()
     kept = _shortlist(weight.detach().float(), [h for h, _ in hidden["train"]], first)
     place = {int(token): row for row, token in enumerate(kept)}
     rows = [torch.tensor([place[token] for token in tokens]) for tokens in first]

@@ -11,8 +11,10 @@ from oasis.lab.data.encoded import EncodedTask, prompt_of
 from oasis.lab.data.encoding import Collator
 from oasis.lab.metrics import METRICS
 from oasis.names import IGNORED
+from oasis.train.head import head_weight
 from oasis.train.loss import summed_cross_entropy
-from oasis.train.scoring import evaluating, head_hook, head_parameters, model_inputs, unwrap
+from oasis.train.models import unwrap
+from oasis.train.scoring import evaluating, head_hook, model_inputs
 
 
 def choice_accuracy(
@@ -123,8 +125,7 @@ def _by_first_token(model, tokenizer, prompts, first, batch_size) -> list[int]:
     """
     best = [0] * len(prompts)
     collate = Collator(pad_id(tokenizer), "right")
-    weight, bias = head_parameters(unwrap(model).get_output_embeddings())
-    weight, bias = weight[first], None if bias is None else bias[first]
+    weight, bias = head_weight(unwrap(model).get_output_embeddings()).at(first)
     last, logits = None, None
 
     def only_choices(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
