@@ -59,6 +59,14 @@ def accumulation(config: RunConfig) -> int:
     return config.training.get("gradient_accumulation_steps", 1)
 
 
+def steps_of(config: RunConfig, batches: int) -> int:
+    """Optimizer steps of so many candidate batches: with mode "fill" as many as the selected
+    samples fill.
+    """
+    share = config.ratio if config.mode == "fill" and config.policy != "full" else 1.0
+    return int(share * batches + 1e-9) // accumulation(config)
+
+
 def _own(config: RunConfig, steps: int, cpu: bool, progress: bool) -> dict[str, tuple[Any, str]]:
     """What the run decides: value by name, and what to set instead."""
     decay = {"num_decay_steps": config.decay_steps} if config.decay_steps else None

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from oasis import policies
+from oasis.lab.arguments import steps_of
 from oasis.lab.config import RunConfig
 from oasis.lab.workspace import Workspace
 from oasis.train.batch.subbatch import right_padded, take
@@ -34,21 +35,24 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
     if config.epochs is not None:
         candidates = config.epochs * sum(map(len, workspace.arrivals))
     for task, end in zip(workspace.tasks, stream.boundaries, strict=True):
+        end = steps_of(config, end)
         judged = "its answers" if task.choices else task.metric or "its loss"
         yield (
             f"{task.name}: until step {end}, judged by {judged} on {len(task.test)} held-out rows"
         )
     yield (
-        f"{stream.steps} steps, {candidates} candidates in batches of {config.batch_size}, about "
-        f"{int(ratio * candidates)} samples trained on (policy {config.policy}, ratio {ratio:g})"
+        f"{steps_of(config, stream.steps)} steps, {candidates} candidates in batches of "
+        f"{config.batch_size}, about {int(ratio * candidates)} samples trained on (policy "
+        f"{config.policy}, ratio {ratio:g})"
     )
     with workspace.lora(config) as model:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         whole = sum(p.numel() for p in model.parameters())
         yield f"LoRA trains {trained:,} of {whole:,} parameters on {workspace.device}"
         score, train = _measure(config, workspace, model, policy, ratio)
+        each = "step" if config.mode == "step" else "candidate batch"
         yield (
-            f"a step takes about {score + train:.2f} s ({score:.2f} s to score, {train:.2f} s to "
+            f"a {each} takes about {score + train:.2f} s ({score:.2f} s to score, {train:.2f} s to "
             f"train), all {stream.steps} about {_duration(stream.steps * (score + train))}; "
             "evaluation comes on top"
         )

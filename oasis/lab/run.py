@@ -18,7 +18,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from oasis import policies
 from oasis.lab import strict_yaml
 from oasis.lab.accounts import accounts
-from oasis.lab.arguments import accumulation, training_arguments
+from oasis.lab.arguments import accumulation, steps_of, training_arguments
 from oasis.lab.config import RunConfig, difference
 from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import (
@@ -152,7 +152,7 @@ def _run(
     progress: bool,
 ) -> RunResult:
     directory, steps = config.directory, arguments.max_steps
-    boundaries = [end // accumulation(config) for end in stream.boundaries]
+    boundaries = [steps_of(config, end) for end in stream.boundaries]
     if config.resume and end_event(directory / EVENTS) is not None:
         _refuse_changed(config)
         return result_of(config, read_events(directory / EVENTS))
@@ -179,14 +179,14 @@ def _run(
             processing_class=workspace.tokenizer,
             policy=policy,
             layer=config.layer,
+            mode=config.mode,
             on_event=lambda event: log.write(_keyed(event, workspace.items)),
             task_names=workspace.names,
         )
         trainer.add_callback(callback)
         if not progress:
             trainer.remove_callback(PrinterCallback)
-        last = min(steps, config.stop_after or steps)
-        if checkpoint and checkpoint.step >= last:
+        if checkpoint and checkpoint.step >= min(steps, config.stop_after or steps):
             trainer.restore(str(checkpoint.folder))
         else:
             trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
@@ -209,12 +209,18 @@ def _arguments(
     config: RunConfig, workspace: Workspace, stream: Stream, progress: bool
 ) -> TrainingArguments:
     """The Trainer's arguments, of as many whole steps as the stream's batches make."""
-    steps, left = divmod(stream.steps, accumulation(config))
+    steps = steps_of(config, stream.steps)
+    if steps == 0 and config.mode == "fill":
+        raise ValueError(
+            f"mode: got 'fill', but a ratio of {config.ratio:g} of {stream.steps} candidate "
+            "batches fills no step, expected 'step', or more arrivals"
+        )
     if steps == 0:
         raise ValueError(
             f"training.gradient_accumulation_steps: got {accumulation(config)}, expected at most "
             f"the {stream.steps} candidate batches of the stream"
         )
+    left = stream.steps % accumulation(config) if config.mode == "step" else 0
     if left:
         logger.warning("the last %d candidate batches are no whole step and left out", left)
     cpu = workspace.device.type == "cpu"

@@ -37,6 +37,7 @@ def t5():
     config = transformers.T5Config(
         **{"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1},
         **{"num_decoder_layers": 2, "num_heads": 4, "decoder_start_token_id": 0, "pad_token_id": 0},
+        dropout_rate=0.0,
     )
     return untied(transformers.T5ForConditionalGeneration(config))
 
