@@ -181,14 +181,14 @@ def _run(
             processing_class=workspace.tokenizer,
             policy=policy,
             layer=config.layer,
+            mode=config.mode,
             on_event=lambda event: log.write(_keyed(event, workspace.items)),
             task_names=workspace.names,
         )
         trainer.add_callback(callback)
         if not progress:
             trainer.remove_callback(PrinterCallback)
-        last = min(steps, config.stop_after or steps)
-        if checkpoint and checkpoint.step >= last:
+        if checkpoint and checkpoint.step >= min(steps, config.stop_after or steps):
             trainer.restore(str(checkpoint.folder))
         else:
             trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)

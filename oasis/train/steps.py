@@ -9,11 +9,12 @@ import torch
 
 from oasis.train import transformers_private
 from oasis.train.batch.columns import ITEM, TASK
+from oasis.train.batch.rows import as_given
 from oasis.train.batch.subbatch import Nothing
 from oasis.train.callbacks import SelectionProgress
 from oasis.train.events import StepState, statistics
+from oasis.train.head import Head
 from oasis.train.loss import loss_owner, router_loss, summed_cross_entropy
-from oasis.train.scoring import Head
 from oasis.train.state import SelectionState
 
 
@@ -58,7 +59,8 @@ class SelectedSteps(transformers_private.PrivateHooks):
         # Another's loss may gather something from all processes; alone it need not see a dummy.
         theirs = not self._own_loss and not (nothing and self.args.world_size == 1)
         if theirs or (self.compute_loss_func and not nothing):
-            inputs = {key: value for key, value in inputs.items() if key not in (TASK, ITEM)}
+            own = (TASK, ITEM)
+            inputs = as_given({key: v for key, v in inputs.items() if key not in own})
             found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             loss, outputs = found if isinstance(found, tuple) else (found, None)
         else:

@@ -17,24 +17,19 @@ from oasis import Selection, Selector, policies
 from oasis.policies.base import validation_rows
 from oasis.train import transformers_private
 from oasis.train.batch import packed
-from oasis.train.batch.columns import ITEM, TASK, WEIGHT
-from oasis.train.batch.images import COUNTS, count_images
+from oasis.train.batch.columns import COUNTS, ITEM, TASK, VIDEO_COUNTS, WEIGHT
+from oasis.train.batch.images import count_images
+from oasis.train.batch.rows import as_rows
 from oasis.train.batch.subbatch import Nothing, answers, dummy, right_padded, take, targets
 from oasis.train.callbacks import SelectionHooks, SelectionProgress
 from oasis.train.checkpoints import SelectionCheckpoints
 from oasis.train.events import DRY, Counts, StepState, selection_event, statistics
 from oasis.train.fill import Fill, check_mode, planned_steps
+from oasis.train.head import Head
+from oasis.train.models import forward_parameters, is_compiled, text_config, unwrap
 from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
-from oasis.train.scoring import (
-    Head,
-    check_apart,
-    forward_parameters,
-    inspect_head,
-    is_compiled,
-    text_config,
-    unwrap,
-)
-from oasis.train.signals.compute import LAYERS, compute
+from oasis.train.scoring import check_apart, inspect_head
+from oasis.train.signals.compute import LAYERS, compute, of_head
 from oasis.train.signals.sample_grads import SampleGradients
 from oasis.train.state import SelectionState, keep_selectors_apart
 from oasis.train.steps import SelectedSteps
@@ -116,7 +111,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
                 f"{sorted(policies.SIGNALS)}"
             )
         check_mode(mode, self.args, policy)
-        check_model(self.model, scores=bool(needs))
+        check_model(self.model, bool(needs), bool(of_head(frozenset(needs), layer)))
         self.layer = layer
         self._on_event = on_event
         self._inspected = False  # on every process
@@ -194,7 +189,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         start = time.perf_counter()
         batch = transformers_private.prepare_inputs(self, batch)
         task, item = batch.pop(TASK, None), batch.pop(ITEM, None)
-        given = batch = self._of_use(batch)
+        given = batch = as_rows(self.model, self._of_use(batch))
         several = packed.is_packed(batch)
         if several and self._selection.fill is not None:
             raise ValueError(
@@ -236,6 +231,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             chosen = dummy(batch, usable[0] if usable else 0)
         if self._selection.fill is None:
             chosen.pop(COUNTS, None)
+            chosen.pop(VIDEO_COUNTS, None)
         if several:
             chosen = type(chosen)(packed.packed(chosen, given))
         self._account(selection, signals, task, item, time.perf_counter() - start)
@@ -245,7 +241,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         """The keys that the model's forward takes; all that a loss of another's may ask for."""
         if not self._own_loss:
             return dict(batch)
-        known = forward_parameters(self.model) | {"labels", COUNTS}
+        known = forward_parameters(self.model) | {"labels", COUNTS, VIDEO_COUNTS}
         if packed.is_packed(batch):
             known |= packed.KEYS
         return {key: value for key, value in batch.items() if key in known and value is not None}

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from oasis import Selector
 from oasis.train import SelectionTrainer
 from oasis.train.batch.columns import TASK
-from oasis.train.scoring import Head
+from oasis.train.head import Head
 from oasis.train.signals.compute import compute
 
 MASKS = (

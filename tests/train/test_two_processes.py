@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from oasis.names import COUNTERS
 from oasis.train.batch.columns import TASK
-from oasis.train.scoring import Head
+from oasis.train.head import Head
 from oasis.train.signals.compute import compute
 from oasis.train.signals.sample_grads import SampleGradients, check_sharding
 

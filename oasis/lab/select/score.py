@@ -17,7 +17,8 @@ from oasis.lab.evaluate import pad_id
 from oasis.policies.base import validation_rows
 from oasis.train.batch.rehearsal import Rehearsal
 from oasis.train.batch.subbatch import answers, targets
-from oasis.train.scoring import Head, inspect_head
+from oasis.train.head import Head
+from oasis.train.scoring import inspect_head
 from oasis.train.signals.compute import GRADS, GRAMS, compute
 from oasis.train.signals.sample_grads import SampleGradients
 
