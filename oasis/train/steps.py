@@ -13,6 +13,7 @@ from oasis.train.batch.subbatch import Nothing
 from oasis.train.callbacks import SelectionProgress
 from oasis.train.events import StepState, statistics
 from oasis.train.loss import loss_owner, router_loss, summed_cross_entropy
+from oasis.train.reuse import ForwardReuse
 from oasis.train.scoring import Head
 from oasis.train.state import SelectionState
 
@@ -26,6 +27,7 @@ class SelectedSteps(transformers_private.PrivateHooks):
 
     def _begin_steps(self, state: StepState, selection: SelectionState) -> None:
         self._step, self._selection, self._head = state, selection, None
+        self._reuse = ForwardReuse(self.model)
         self._owner = loss_owner(type(self), SelectedSteps)
         if self._own_loss and self.compute_loss_func is None:
             # `compute_loss` divides by num_items_in_batch itself, whatever the model does with it.
@@ -53,12 +55,15 @@ class SelectedSteps(transformers_private.PrivateHooks):
         nothing = isinstance(inputs, Nothing)
         # Another's loss may gather something from all processes; alone it need not see a dummy.
         theirs = not self._own_loss and not (nothing and self.args.world_size == 1)
-        if theirs or (self.compute_loss_func and not nothing):
-            inputs = {key: value for key, value in inputs.items() if key not in (TASK, ITEM)}
-            found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-            loss, outputs = found if return_outputs else (found, None)
-        else:
-            loss, outputs = self._cross_entropy(model, inputs, return_outputs, num_items_in_batch)
+        with self._reuse.training(inputs) as inputs:
+            if theirs or (self.compute_loss_func and not nothing):
+                inputs = {key: value for key, value in inputs.items() if key not in (TASK, ITEM)}
+                found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+                loss, outputs = found if return_outputs else (found, None)
+            else:
+                loss, outputs = self._cross_entropy(
+                    model, inputs, return_outputs, num_items_in_batch
+                )
         if nothing:
             loss = loss * 0  # a loss that needs no label: a router's balance
         whole = self.args.average_tokens_across_devices and num_items_in_batch is not None

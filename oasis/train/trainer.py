@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from oasis.train.checkpoints import SelectionCheckpoints
 from oasis.train.events import DRY, Counts, StepState, selection_event, statistics
 from oasis.train.fill import Fill, check_mode, planned_steps
 from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
+from oasis.train.reuse import ForwardReuse, check_reuse, columns
 from oasis.train.scoring import (
     Head,
     check_apart,
@@ -68,6 +70,10 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             those. There are `max_steps` such steps, or as many as the ratio makes of the epochs;
             the candidates are gone through as often as that takes, and what still waits at the end
             is not trained on.
+        reuse_forward: under activation checkpointing, train on what the scoring forward has already
+            computed of the selected samples: their blocks run in the backward pass alone, to the
+            same losses and gradients. Keeps what every block gives of the candidates, and of the
+            selected until they are trained on (docs/training.md). Without dropout, mode "step".
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
@@ -90,6 +96,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         ratio: float | None = None,
         layer: str = "head",
         mode: str = "step",
+        reuse_forward: bool = False,
         on_event: Callable[[dict], None] | None = None,
         task_names: Sequence[str] = (),
         **kwargs: Any,
@@ -117,7 +124,9 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             )
         check_mode(mode, self.args, policy)
         check_model(self.model, scores=bool(needs))
-        self.layer = layer
+        if reuse_forward:
+            check_reuse(self, mode, scores=bool(needs))
+        self.layer, self.reuse_forward = layer, reuse_forward
         self._on_event = on_event
         self._inspected = False  # on every process
         self._grads = SampleGradients()
@@ -209,7 +218,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         batch = right_padded(count_images(batch, unwrap(self.model).config))
         if not self._inspected:
             self._inspect(batch)
-        signals = self._signals(batch, task)
+        signals, kept = self._signals(batch, task)
         selection = self.policy.observe(signals)
         if not isinstance(selection, Selection):
             raise TypeError(
@@ -226,7 +235,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         rows = mask.nonzero().flatten()
         weight = self._weight(selection, mask)
         if len(rows):
-            chosen = take(batch, rows)
+            chosen = take({**batch, **kept}, rows)
             if weight is not None:
                 labels = chosen["labels"]
                 chosen[WEIGHT] = weight[rows].to(labels.device).unsqueeze(1).expand_as(labels)
@@ -283,20 +292,23 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             )
         self._inspected = self._everywhere(self._head.verified)
 
-    def _signals(self, batch: dict, task: torch.Tensor | None) -> policies.Signals:
+    def _signals(self, batch: dict, task: torch.Tensor | None) -> tuple[policies.Signals, dict]:
+        """What the policy is told of a batch, and with `reuse_forward` what its blocks gave."""
         labels, needs = batch["labels"], frozenset(self.policy.needs)
         free = {"tokens": targets(labels).sum(dim=1), "answer": answers(labels), "task": task}
         if not needs:
-            return policies.Signals(len(labels), **free)
+            return policies.Signals(len(labels), **free), {}
         scored = batch
         if self._selection.rehearsal is not None:
             pad = getattr(text_config(self.model), "pad_token_id", None) or 0
             rows = validation_rows(self.policy)
             scored = self._selection.rehearsal.beside(batch, rows, pad_token_id=pad)
-        known = compute(
-            self.model_wrapped, scored, self._head, needs, len(labels), self._grads, self.layer
-        )
-        return policies.Signals(len(labels), **free, **known)
+        with self._reuse.keeping() if self.reuse_forward else nullcontext({}) as kept:
+            known = compute(
+                self.model_wrapped, scored, self._head, needs, len(labels), self._grads, self.layer
+            )
+        # Rows of earlier batches are below those.
+        return policies.Signals(len(labels), **free, **known), columns(kept, labels.shape)
 
     # ---- accounts ----
 
@@ -334,6 +346,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         self._selection.anew()
         self._step.anew()
         self._head, self._inspected, self._grads = None, False, SampleGradients()
+        self._reuse = ForwardReuse(self.model)
 
 
 class SelectionTrainer(SelectionMixin, Trainer):

@@ -7,10 +7,12 @@ middle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
@@ -59,6 +61,16 @@ def batch_size(trainer: Trainer) -> int:
 def load_weights(trainer: Trainer, checkpoint: str) -> None:
     """Take the model's weights from a checkpoint."""
     trainer._load_from_checkpoint(checkpoint)
+
+
+def checkpointing(block: nn.Module) -> Callable:
+    """What a checkpointed block of a model is called through: function(run, hidden, ...)."""
+    return block._gradient_checkpointing_func
+
+
+def set_checkpointing(block: nn.Module, function: Callable) -> None:
+    """Have the block called through another."""
+    block._gradient_checkpointing_func = function
 
 
 if TYPE_CHECKING:
