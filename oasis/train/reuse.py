@@ -19,10 +19,10 @@ from transformers import Trainer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from oasis.train import transformers_private
+from oasis.train.batch.columns import BLOCK
 from oasis.train.frozen.blocks import all_blocks, running_blocks
 from oasis.train.scoring import base_model, is_compiled
 
-COLUMN = "oasis_block_"  # and the number of the block: what it gave in scoring, [N, L, D]
 TOLERANCE = 1e-4  # of a block's largest number: what it gave in scoring against the run again
 HALF_TOLERANCE = 3e-2  # bfloat16 and float16
 DROPOUTS = tuple(getattr(nn, name) for name in nn.modules.dropout.__all__)
@@ -38,10 +38,11 @@ class ForwardReuse:
 
     Args:
         model: under activation checkpointing once it trains (`check_reuse`).
+        depth: blocks that run in scoring; None for all.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, depth: int | None = None) -> None:
+        self.model, self.depth = model, depth
         self.checked = False
 
     @contextlib.contextmanager
@@ -83,7 +84,7 @@ class ForwardReuse:
             ValueError: a model whose blocks cannot be run again from their input.
             RuntimeError: not each of those blocks was called once.
         """
-        kept = {key: value for key, value in inputs.items() if key.startswith(COLUMN)}
+        kept = {key: value for key, value in inputs.items() if key.startswith(BLOCK)}
         if not kept:
             yield inputs
             return
@@ -93,7 +94,7 @@ class ForwardReuse:
             given = self._instead(blocks[column], column, kept)
             transformers_private.set_checkpointing(blocks[column], given)
         try:
-            yield {key: value for key, value in inputs.items() if not key.startswith(COLUMN)}
+            yield {key: value for key, value in inputs.items() if not key.startswith(BLOCK)}
         finally:
             for column, function in before.items():
                 transformers_private.set_checkpointing(blocks[column], function)
@@ -105,10 +106,10 @@ class ForwardReuse:
         self.checked = True  # by the backward pass, or there was an error
 
     def _blocks(self) -> dict[str, nn.Module]:
-        """The blocks that are checkpointed, by their column."""
-        every = enumerate(all_blocks(self.model))
+        """The checkpointed blocks that scoring runs, by their column."""
+        every = enumerate(all_blocks(self.model)[: self.depth])
         return {
-            f"{COLUMN}{index}": block
+            f"{BLOCK}{index}": block
             for index, block in every
             if getattr(block, "gradient_checkpointing", False)
         }
@@ -125,7 +126,9 @@ class ForwardReuse:
                 )
             given = kept.pop(column)
             hidden, *rest = args or (None,)
-            self._check_call(block, hidden, given, [*rest, *getattr(run, "keywords", {}).items()])
+            others = [("by place", value) for value in rest]
+            others += getattr(run, "keywords", {}).items()
+            self._check_call(block, hidden, given, others)
             weights = [weight for weight in block.parameters() if weight.requires_grad]
 
             def again(hidden: Tensor) -> Tensor:
@@ -135,15 +138,16 @@ class ForwardReuse:
 
         return give
 
-    def _check_call(self, block: nn.Module, hidden: Any, given: Tensor, others: list) -> None:
+    def _check_call(
+        self, block: nn.Module, hidden: Any, given: Tensor, others: list[tuple[str, Any]]
+    ) -> None:
         if not isinstance(hidden, Tensor) or hidden.shape != given.shape:
             got = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
             raise ValueError(
                 f"reuse_forward: {self._of(block)} is called with {got} first, expected hidden "
                 f"states {tuple(given.shape)} as in scoring; {OFF}"
             )
-        for other in others:
-            name, value = other if isinstance(other, tuple) and len(other) == 2 else ("", other)
+        for name, value in others:
             flat = value if isinstance(value, (tuple, list)) else [value]
             for part in flat:
                 if not isinstance(part, PLAIN):
@@ -153,7 +157,7 @@ class ForwardReuse:
                 else:
                     continue
                 raise ValueError(
-                    f"reuse_forward: {self._of(block)} is called with {got} ({name or 'by place'})"
+                    f"reuse_forward: {self._of(block)} is called with {got} ({name})"
                     f", expected a block that depends on its hidden states and weights alone; {OFF}"
                 )
 
@@ -161,10 +165,24 @@ class ForwardReuse:
         return f"{type(block).__name__} of {type(base_model(self.model)).__name__}"
 
 
-def columns(kept: dict[str, list[Tensor]], shape: tuple[int, int]) -> dict[str, Tensor]:
-    """Of one forward of at least the rows and columns [N, L] = `shape`: theirs, [N, L, D] each."""
+def columns(
+    kept: dict[str, list[Tensor]], shape: tuple[int, int], parts: list[Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Of forwards of at least the rows and columns [N, L] = `shape`: theirs, [N, L, D] each.
+
+    `parts`: the rows [n] that each of several forwards was of; what is beyond them is zero.
+    """
     rows, length = shape
-    return {column: given[:rows, :length] for column, (given,) in kept.items()}
+    if parts is None or len(parts) == 1:
+        return {column: given[:rows, :length] for column, (given,) in kept.items()}
+    together = {}
+    for column, given in kept.items():
+        total = sum(map(len, parts))
+        whole = given[0].new_zeros(total, max(length, given[-1].shape[1]), given[0].shape[2])
+        for index, part in zip(parts, given, strict=True):
+            whole[index.to(whole.device), : part.shape[1]] = part
+        together[column] = whole[:rows, :length]
+    return together
 
 
 class _Recomputed(torch.autograd.Function):

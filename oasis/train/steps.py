@@ -11,7 +11,7 @@ from oasis.train import transformers_private
 from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.subbatch import Nothing
 from oasis.train.callbacks import SelectionProgress
-from oasis.train.events import StepState, statistics
+from oasis.train.events import Shares, StepState, statistics
 from oasis.train.loss import loss_owner, router_loss, summed_cross_entropy
 from oasis.train.reuse import ForwardReuse
 from oasis.train.scoring import Head
@@ -24,10 +24,10 @@ class SelectedSteps(transformers_private.PrivateHooks):
     _step: StepState
     _selection: SelectionState
     _head: Head | None
+    _reuse: ForwardReuse
 
     def _begin_steps(self, state: StepState, selection: SelectionState) -> None:
         self._step, self._selection, self._head = state, selection, None
-        self._reuse = ForwardReuse(self.model)
         self._owner = loss_owner(type(self), SelectedSteps)
         if self._own_loss and self.compute_loss_func is None:
             # `compute_loss` divides by num_items_in_batch itself, whatever the model does with it.
@@ -39,8 +39,8 @@ class SelectedSteps(transformers_private.PrivateHooks):
         """Whether the loss is this one, and of no class before or behind it."""
         return self._owner is SelectedSteps
 
-    def _over_processes(self, values: Sequence[int]) -> torch.Tensor:
-        """These numbers of all processes, [processes, len(values)] int64."""
+    def _over_processes(self, values: Sequence[float]) -> torch.Tensor:
+        """These numbers, rounded down, of all processes, [processes, len(values)] int64."""
         found = torch.tensor([int(value) for value in values], device=self.args.device)
         if self.args.world_size > 1:
             found = self.accelerator.gather(found)
@@ -116,14 +116,19 @@ class SelectedSteps(transformers_private.PrivateHooks):
             else:
                 del logs["loss"]
             step.steps = step.trained = 0
-            selected, candidates, skipped = self._over_processes(
-                [counts.selected, counts.candidates, counts.skipped]
-            ).sum(dim=0).tolist()  # fmt: skip
+            shares, step.all_shares = step.all_shares, Shares()
+            amounts = [counts.selected, counts.candidates, counts.skipped]
+            amounts += [1e6 * shares.seconds, 1e6 * shares.scoring]
+            amounts += [shares.positions, shares.padding]
+            selected, candidates, skipped, *rest = self._over_processes(amounts).sum(dim=0).tolist()
+            shares = Shares(*rest)
             logs.update(
                 selected=selected,
                 candidates=candidates,
                 ratio=selected / max(1, candidates),
                 skipped=skipped,
+                scoring_share=shares.scoring_share,
+                padding_share=shares.padding_share,
                 **statistics(self.policy),
             )
             if self._selection.fill is not None:

@@ -4,3 +4,4 @@ TASK = "oasis_task"  # [N] int64: index of the task that a sample belongs to, -1
 ITEM = "oasis_item"  # [N] int64: number of the sample in the stream
 WEIGHT = "oasis_weight"  # [N] float: factors of the rows' losses, where a selection has them
 COUNTS = "oasis_num_images"  # [N] int64: images of each sample, in the order of the samples
+BLOCK = "oasis_block_"  # and a number: [N, L, D] what that block gave in scoring (train/reuse.py)

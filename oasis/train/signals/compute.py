@@ -80,7 +80,7 @@ def compute(
         if scored:
             known = head_scores(module, last, labels, head, SKETCH * ("sketch" in of_head))
             found.update({name: getattr(known, name)[:count] for name in of_head - GRAMS})
-            found.update(_grams(known.gram, known.sketch, of_head, count))
+            found.update(grams_of(known.gram, known.sketch, of_head, count))
         found.update(_of_states(model, batch, last, needs, count))
         if not differentiated:
             return hidden[:, :0]
@@ -109,7 +109,7 @@ def compute(
             found.update(grads.sketches(losses[:count], groups))
             if block:
                 gram, rows = grads.gram(losses, last, SKETCH * ("sketch" in block))
-                found.update(_grams(gram, rows, block, count))
+                found.update(grams_of(gram, rows, block, count))
     return found
 
 
@@ -126,7 +126,7 @@ def _of_states(
     return found
 
 
-def _grams(
+def grams_of(
     gram: Tensor, sketch: Tensor | None, needs: frozenset[str], count: int
 ) -> dict[str, Tensor | None]:
     """Of the Gram matrix and the sketches of all rows, what `needs` asks for: of the first `count`,
