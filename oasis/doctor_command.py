@@ -10,7 +10,7 @@ import typer
 from oasis.command_line import running
 
 MODEL = (
-    "Measure for some 20 s at which ratio selection pays with this model here: 'smollm2', a folder, "
+    "Measure for some 20 s at which ratio selection pays with this model: 'smollm2', a folder, "
     "or a name on the Hugging Face hub."
 )
 _timed = partial(typer.Option, rich_help_panel="With --time")

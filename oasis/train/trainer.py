@@ -94,7 +94,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         score_batch_size: candidates are sorted by length and scored so many at a time, each part
             only as long as its longest row: the same scores, less padding. None: all at once.
         score_depth: score by the output of the first so many blocks, through the model's last norm
-            and head: cheaper scores, and others (docs/cost.md). None: all blocks.
+            and head: cheaper scores, which may rank otherwise (docs/cost.md). None: all blocks.
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
