@@ -171,9 +171,19 @@ def columns(
     """Of forwards of at least the rows and columns [N, L] = `shape`: theirs, [N, L, D] each.
 
     `parts`: the rows [n] that each of several forwards was of; what is beyond them is zero.
+
+    Raises:
+        ValueError: a block that ran more than once in a forward.
     """
     rows, length = shape
-    if parts is None or len(parts) == 1:
+    forwards = 1 if parts is None else len(parts)
+    often = [column for column, given in kept.items() if len(given) != forwards]
+    if often:
+        raise ValueError(
+            f"reuse_forward: block {often[0].removeprefix(BLOCK)} ran {len(kept[often[0]])} times "
+            f"in {forwards} forwards, expected once in each; {OFF}"
+        )
+    if parts is None or forwards == 1:
         return {column: given[:rows, :length] for column, (given,) in kept.items()}
     together = {}
     for column, given in kept.items():

@@ -319,3 +319,9 @@ def test_rows_of_several_sequences_are_reused_too(tmp_path):
     for name, value in plain.items():
         if value is not None:
             assert (ours[name] - value).norm() <= 1e-10 * value.norm(), name
+
+
+def test_a_block_that_runs_twice_in_a_forward_is_refused():
+    states = torch.zeros(2, 3, 4)
+    with pytest.raises(ValueError, match="block 7 ran 2 times in 1 forwards, expected once"):
+        columns({"oasis_block_7": [states, states]}, (2, 3))
