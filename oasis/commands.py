@@ -10,6 +10,7 @@ import typer
 import typer.core
 
 from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say
+from oasis.doctor_command import doctor
 from oasis.select_command import select
 
 if TYPE_CHECKING:
@@ -325,9 +326,4 @@ def report(
         print(f"wrote {report.write(folders, out)}")
 
 
-@app.command()
-def doctor() -> None:
-    """Show versions, devices and backends, and check that the compiled core works."""
-    from oasis import doctor
-
-    raise typer.Exit(doctor.main())
+app.command()(doctor)

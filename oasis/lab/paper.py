@@ -61,11 +61,12 @@ def lora_weights(model: PreTrainedModel, rank: int) -> int:
 
 def plan(name: str, config: RunConfig) -> Iterator[str]:
     """Steps, memory and the shape of the head of a run with a preset, line by line."""
+    from oasis.train.head import head_weight, output_head
     from oasis.train.models import text_config
 
     said, model = presets()[name], empty_model(name)
     text = text_config(model)
-    head = model.get_output_embeddings().weight
+    head = head_weight(output_head(model))
     weights = sum(p.numel() for p in model.parameters())
     trained = lora_weights(model, config.rank)
     yield (

@@ -213,7 +213,7 @@ class _Selecting:
         Raises:
             ValueError: it had other settings or rows.
         """
-        if json.loads(saved.settings) != self.told:
+        if json.loads(saved.settings) != self.described:
             raise ValueError(
                 f"out: {self.files.folder} holds a selection with other settings that did not come "
                 "to its end; go on with those, or --overwrite starts anew"

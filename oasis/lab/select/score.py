@@ -44,6 +44,7 @@ class Scorer:
         self.model: nn.Module | None = model
         needs = frozenset(policy.needs)
         if needs & GRADS or (layer == "last_block" and needs & GRAMS):
+            assert model is not None  # None is of a policy that needs nothing
             self.model = models.attach_lora(model, rank=16, alpha=None, layers=None, seed=seed)
         self.pad = pad_id(tokenizer)
         self.collate = Collator(self.pad, "right")
@@ -60,6 +61,7 @@ class Scorer:
         tokens = targets(batch["labels"]).sum(dim=1)
         known: dict[str, Any] = {}
         if needs:
+            assert self.model is not None
             if self._head is None or not self._head.verified:
                 self._head = inspect_head(self.model, batch)
             scored = batch

@@ -7,3 +7,4 @@ COUNTS = "oasis_num_images"  # [N] int64: images of each sample, in the order of
 VIDEO_COUNTS = "oasis_num_videos"  # [N] int64: videos likewise
 POSITIONS = "oasis_positions"  # [N, L, 3]: position_ids [3, N, L] of Qwen-VL
 ENCODER = "oasis_encoder_"  # before the names of what an encoder is given
+BLOCK = "oasis_block_"  # and a number: [N, L, D] what that block gave in scoring (train/reuse.py)

@@ -67,6 +67,12 @@ def right_padded(batch: dict) -> dict:
     return moved
 
 
+def padding(batch: dict) -> int:
+    """Positions that are padding; 0 without an attention mask, where nothing is known of it."""
+    labels, mask = batch["labels"], batch.get("attention_mask")
+    return 0 if mask is None or mask.shape != labels.shape else int((mask == 0).sum())
+
+
 def is_right_padded(mask: Tensor) -> bool:
     """Whether a mask is [N, L] of ones, and zeros behind them."""
     return mask.ndim == 2 and bool(

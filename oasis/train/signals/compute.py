@@ -89,7 +89,7 @@ def compute(
         if scored:
             known = head_scores(module, last, labels, head, WIDTH * ("sketch" in asked))
             found.update({name: getattr(known, name)[:count] for name in asked - GRAMS})
-            found.update(_grams(known.gram, known.sketch, asked, count))
+            found.update(grams_of(known.gram, known.sketch, asked, count))
         found.update(_of_states(model, batch, last, needs, count))
         if not differentiated:
             return as_little(module, hidden)
@@ -115,7 +115,7 @@ def compute(
             found.update(grads.sketches(losses[:count], groups))
             if block:
                 gram, rows = grads.gram(losses, last_weights, WIDTH * ("sketch" in block))
-                found.update(_grams(gram, rows, block, count))
+                found.update(grams_of(gram, rows, block, count))
     return found
 
 
@@ -132,7 +132,7 @@ def _of_states(
     return found
 
 
-def _grams(
+def grams_of(
     gram: Tensor, sketch: Tensor | None, needs: frozenset[str], count: int
 ) -> dict[str, Tensor | None]:
     """Of the Gram matrix and the sketches of all rows, what `needs` asks for: of the first `count`,
