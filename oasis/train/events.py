@@ -62,10 +62,12 @@ def moment(device: torch.device) -> float | torch.cuda.Event:
 
 def seconds_between(start: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
     """Waits, on a GPU, for the end."""
-    if isinstance(start, float) or isinstance(end, float):
-        return float(end) - float(start)
-    end.synchronize()
-    return start.elapsed_time(end) / 1e3
+    if isinstance(start, torch.cuda.Event):
+        assert isinstance(end, torch.cuda.Event)
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+    assert isinstance(end, float)
+    return end - start
 
 
 @dataclass

@@ -21,7 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from oasis.train import transformers_private
 from oasis.train.batch.columns import BLOCK
 from oasis.train.frozen.blocks import all_blocks, running_blocks
-from oasis.train.models import base_model, is_compiled, prompt_length
+from oasis.train.models import base_model, is_compiled, prompt_config
 
 TOLERANCE = 1e-4  # of a block's largest number: what it gave in scoring against the run again
 HALF_TOLERANCE = 3e-2  # bfloat16 and float16
@@ -265,6 +265,7 @@ def _check_leaves(block: str, again: Tensor, known: set[Tensor]) -> None:
 def check_reuse(trainer: Trainer, mode: str, scores: bool) -> None:
     """ValueError where no scoring forward can take the place of the training forward."""
     model, args = trainer.model, trainer.args
+    assert model is not None
     distributed = trainer.accelerator.distributed_type.value
     name = type(base_model(model)).__name__
     if not scores:
@@ -298,10 +299,10 @@ def check_reuse(trainer: Trainer, mode: str, scores: bool) -> None:
             f"reuse_forward: {name} has a balancing loss (output_router_logits), which needs the "
             f"routers of a training forward; {OFF}"
         )
-    if prompt_length(model):
+    if prompt_config(model) is not None:
         raise ValueError(
-            "reuse_forward: got a learned prompt (PEFT), whose virtual tokens stand before each "
-            f"row, expected LoRA or whole weights; {OFF}"
+            "reuse_forward: got a learned prompt (PEFT), which stands before each row or in its "
+            f"cache, expected LoRA or whole weights; {OFF}"
         )
     dropped = dropouts(model)
     if dropped:
@@ -315,7 +316,7 @@ def dropouts(model: nn.Module) -> list[str]:
     """Modules and attributes of modules that drop something in training."""
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, DROPOUTS) and module.p > 0:
+        if isinstance(module, DROPOUTS) and vars(module)["p"] > 0:
             found.append(name)
         for key, value in vars(module).items():
             if re.search("dropout|layerdrop", key) and isinstance(value, float) and value > 0:

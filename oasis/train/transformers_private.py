@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
@@ -70,12 +69,12 @@ def train_loader(trainer: Trainer) -> Iterable[dict]:
     return loader
 
 
-def checkpointing(block: nn.Module) -> Callable:
+def checkpointing(block: Any) -> Callable:
     """What a checkpointed block of a model is called through: function(run, hidden, ...)."""
     return block._gradient_checkpointing_func
 
 
-def set_checkpointing(block: nn.Module, function: Callable) -> None:
+def set_checkpointing(block: Any, function: Callable) -> None:
     """Have the block called through another."""
     block._gradient_checkpointing_func = function
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from padded_rows import padded
+from tiny_families import t5
 from tiny_models import LINEAR, tiny_llama, tiny_model, with_lora
 from tiny_training import Fixed, KeepGradients, Pad, Rows, arguments
 from torch import nn
@@ -11,7 +12,13 @@ from oasis.train import SelectionTrainer
 from oasis.train.head import Head
 from oasis.train.reuse import ForwardReuse
 from oasis.train.signals.compute import compute
-from oasis.train.signals.parts import FORWARD_ALONE, by_length, compute_in_parts, ending_after
+from oasis.train.signals.parts import (
+    FORWARD_ALONE,
+    by_length,
+    check_cheaper,
+    compute_in_parts,
+    ending_after,
+)
 
 ALONE = FORWARD_ALONE - {"validation"}  # which is none without rows of earlier batches
 
@@ -111,3 +118,13 @@ def test_what_needs_a_whole_forward_is_refused(tmp_path, options, message):
         SelectionTrainer(
             model=tiny_llama(), args=arguments(tmp_path), train_dataset=Rows(8), **options
         )
+
+
+@pytest.mark.shows(
+    "Cheaper scores (`score_batch_size`, `score_depth`)",
+    "`score_depth` of an encoder-decoder",
+    "refused",
+)
+def test_an_encoder_decoder_has_no_depth():
+    with pytest.raises(ValueError, match="score_depth: got 1 and an encoder-decoder, T5"):
+        check_cheaper(t5(), 1, None, frozenset({"gram"}), "head")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from accelerate import DistributedType
 from padded_rows import padded
+from peft import PromptTuningConfig, get_peft_model
 from tiny_models import LINEAR, tiny_llama, tiny_model, with_lora
 from tiny_training import Fixed, KeepGradients, Pad, Rows, arguments
 from torch import nn
@@ -197,6 +198,14 @@ REFUSED = {
         "MixtralForCausalLM has a balancing loss",
     ),
     "torch_compile": ({"torch_compile": True}, "a compiled model"),
+    "a learned prompt": (
+        {
+            "model": lambda: get_peft_model(
+                tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+            )
+        },
+        "a learned prompt",
+    ),
     "other blocks": ({"model": odd}, "the blocks of LlamaForCausalLM are Odd"),
 }
 
@@ -204,7 +213,7 @@ REFUSED = {
 @pytest.mark.shows(
     "Reused forward (`reuse_forward`)",
     "dropout, no checkpointing, FSDP, DeepSpeed, compiled models, a router's balancing loss, "
-    'mode="fill", blocks that transformers does not checkpoint',
+    'mode="fill", blocks that transformers does not checkpoint, a learned prompt',
     "refused",
 )
 @pytest.mark.parametrize("name", REFUSED)
