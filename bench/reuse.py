@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench.timing import interleaved, ratio, table
+from oasis.names import IGNORED
 from oasis.train.batch.subbatch import take
 from oasis.train.head import Head
 from oasis.train.loss import summed_cross_entropy
@@ -38,7 +39,7 @@ def model_of(lora: bool) -> torch.nn.Module:
 def rows() -> dict:
     ids = torch.randint(3, SIZES["vocab_size"], (ROWS, LENGTH))
     labels = ids.clone()
-    labels[:, :-LABELS] = -100
+    labels[:, :-LABELS] = IGNORED
     return {"input_ids": ids, "labels": labels, "attention_mask": torch.ones_like(ids)}
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from oasis.lab.model import attach_lora, load_model
+from oasis.names import IGNORED
 from oasis.train.batch.subbatch import take
 from oasis.train.loss import summed_cross_entropy
 from oasis.train.models import text_config
@@ -111,7 +112,7 @@ def rows(model: nn.Module, count: int, setup: Setup) -> dict:
     size = count, setup.length
     ids = torch.randint(text_config(model).vocab_size, size, generator=generator).to(device)
     labels = ids.clone()
-    labels[:, : -setup.labels] = -100
+    labels[:, : -setup.labels] = IGNORED
     return {"input_ids": ids, "labels": labels, "attention_mask": torch.ones_like(ids)}
 
 
