@@ -29,6 +29,8 @@ NAMES = (
     "scoring",
     "multimodal",
     "memory",
+    "reuse",
+    "shallow",
 )
 ON_A_RUN = ("readings", "redundancy", "held_out_error")
 ON_REQUEST = ("stream_tables", "rows")  # the first measures nothing, the second takes minutes

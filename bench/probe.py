@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from oasis.train import SelectionTrainer
 from oasis.train.batch.subbatch import take, targets
-from oasis.train.scoring import forward_parameters, score
+from oasis.train.models import forward_parameters
+from oasis.train.scoring import score
 
 STEPS = (1, 3)
 PICKED = 4

@@ -11,6 +11,7 @@ import typer.core
 
 from oasis.adapt_command import adapt
 from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say
+from oasis.doctor_command import doctor
 from oasis.select_command import select
 
 if TYPE_CHECKING:
@@ -136,16 +137,25 @@ def train(
 
 def _plan(settings: RunConfig) -> None:
     with one_line():
+        from oasis.lab import paper
         from oasis.lab.dry_run import dry_run
+    name = settings.paper
+    empty = name is not None and settings.model == paper.settings(name)["model"]
     with running("interrupted"):
-        for line in dry_run(settings):
+        for line in paper.plan(name, settings) if empty else dry_run(settings):
             print(line)
 
 
 def _train(settings: RunConfig, *, progress: bool, report: bool, overwrite: bool) -> None:
     with one_line():
+        from oasis.lab import paper
         from oasis.lab.run import run
         from oasis.lab.summary import summary
+    if settings.paper in paper.IMAGES:
+        fail(
+            f"preset: got {settings.paper}, a model of images and text, expected --dry-run, a "
+            "language model, or a SelectionTrainer of your own (docs/multimodal.md)"
+        )
     if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
         fail(
             f"{settings.directory} holds a run already: --resume goes on with it, --overwrite "
@@ -327,9 +337,4 @@ def report(
         print(f"wrote {report.write(folders, out)}")
 
 
-@app.command()
-def doctor() -> None:
-    """Show versions, devices and backends, and check that the compiled core works."""
-    from oasis import doctor
-
-    raise typer.Exit(doctor.main())
+app.command()(doctor)

@@ -17,7 +17,8 @@ from oasis.lab.data.repeats import with_repeats
 from oasis.lab.data.tasks import Example
 from oasis.lab.device import choose_dtype
 from oasis.lab.evaluate import last_states, pad_id
-from oasis.train.scoring import evaluating, head_parameters, unwrap
+from oasis.train.head import head_weight, output_head
+from oasis.train.scoring import evaluating
 
 POOL = 1.5  # texts in the pool for each that a seed draws
 HELD_OUT = 300  # of each task, of which a seed draws half
@@ -73,7 +74,7 @@ def _made(config: RunConfig) -> dict:
             where = {name: place for place, name in enumerate(choices[index])}
             answers = torch.tensor([where[text.answer] for text in texts])
             hidden[part].append((states, answers))
-    weight, _ = head_parameters(unwrap(model).get_output_embeddings())
+    weight = head_weight(output_head(model)).whole()
     kept = _shortlist(weight.detach().float(), [h for h, _ in hidden["train"]], first)
     place = {int(token): row for row, token in enumerate(kept)}
     rows = [torch.tensor([place[token] for token in tokens]) for tokens in first]

@@ -121,10 +121,9 @@ def fold_kernel(
             buckets, signs, m, scale, cap, HAS_BIAS, HAS_CAP, BLOCK,
         )  # fmt: skip
         merge_sums(state, tokens, first, growth(old, new), sums, moments, energies)
-        begin, end = tl.load(bounds), tl.load(bounds + 1)
         gather_labels(
-            row, bias, label, ordered, begin, end, first, gathers + t * tokens, scale, HAS_BIAS,
-            BLOCK,
+            row, bias, label, ordered, tl.load(bounds), tl.load(bounds + 1), first,
+            gathers + t * tokens, scale, HAS_BIAS, BLOCK,
         )  # fmt: skip
 
 

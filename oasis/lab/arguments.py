@@ -43,8 +43,13 @@ def plan(config: RunConfig, stream: Stream) -> Plan:
     Raises:
         WrongSetting: they make none.
     """
-    each = accumulation(config)
-    steps, left = divmod(stream.steps, each)
+    each, fill = accumulation(config), config.mode == "fill"
+    steps, left = steps_of(config, stream.steps), 0 if fill else stream.steps % each
+    if steps == 0 and fill:
+        raise WrongSetting(
+            f"mode: got 'fill', but a ratio of {config.ratio:g} of {stream.steps} candidate "
+            "batches fills no step, expected 'step', or more arrivals"
+        )
     if steps == 0:
         raise WrongSetting(
             f"training.gradient_accumulation_steps: got {each}, expected at most the "
@@ -52,7 +57,8 @@ def plan(config: RunConfig, stream: Stream) -> Plan:
         )
     if left:
         logger.warning("the last %d candidate batches are no whole step and left out", left)
-    return Plan(steps, [end // each for end in stream.boundaries], steps * each)
+    boundaries = [steps_of(config, end) for end in stream.boundaries]
+    return Plan(steps, boundaries, stream.steps - left)
 
 
 def training_arguments(
@@ -90,6 +96,14 @@ def check(config: RunConfig) -> None:
 def accumulation(config: RunConfig) -> int:
     """Candidate batches per step."""
     return config.training.get("gradient_accumulation_steps", 1)
+
+
+def steps_of(config: RunConfig, batches: int) -> int:
+    """Optimizer steps of so many candidate batches: with mode "fill" as many as the selected
+    samples fill.
+    """
+    share = config.ratio if config.mode == "fill" and config.policy != "full" else 1.0
+    return int(share * batches + 1e-9) // accumulation(config)
 
 
 def _own(config: RunConfig, steps: int, cpu: bool, progress: bool) -> dict[str, tuple[Any, str]]:

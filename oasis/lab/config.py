@@ -6,7 +6,7 @@ Said once, here: type and limits, default, help, and scope. What is refused, wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, model_validator
 
 from oasis import policies
-from oasis.lab import strict_yaml
+from oasis.lab import paper, strict_yaml
 from oasis.lab.data.benchmarks import PRESETS
 from oasis.lab.data.own.settings import Data
 from oasis.lab.settings import Scope, Settings, names, override, setting
@@ -33,10 +33,39 @@ from oasis.lab.settings.kinds import (
     Texts,
     one_of,
 )
+from oasis.train.fill import MODES
 from oasis.train.signals.compute import LAYERS
 
 NAME, FREE, SHARED = Scope.NAME, Scope.FREE, Scope.SHARED
 PER_TASK, VARIES, COLUMN = Scope.PER_TASK, Scope.VARIES, Scope.COLUMN
+
+
+MODELS = paper.NAMES
+
+
+def _presets(names: list[str]) -> list[str]:
+    known = (*PRESETS, *MODELS)
+    for name in names:
+        if name not in known:
+            expected = ", ".join(known)
+            raise ValueError(f"got {name!r}, expected some of {expected}{nearest(name, known)}")
+    for kind in (PRESETS, MODELS):
+        if len(found := [name for name in names if name in kind]) > 1:
+            raise ValueError(f"got {', '.join(found)}, expected at most one of {', '.join(kind)}")
+    return names
+
+
+PresetNames = Annotated[
+    Texts, AfterValidator(_presets), Must(f"some of {', '.join((*PRESETS, *MODELS))}")
+]
+
+
+def _named(values: Any, kind: Iterable[str]) -> str | None:
+    """The preset of a kind among what is not checked yet."""
+    names = values.get("preset") if isinstance(values, dict) else None
+    names = [part.strip() for part in names.split(",")] if isinstance(names, str) else names
+    names = names if isinstance(names, list) else []
+    return next((name for name in names if name in tuple(kind)), None)
 
 
 class Folder(Settings):
@@ -86,8 +115,11 @@ class Stream(Settings):
         "tasks; with `preset` the folder of that benchmark.",
         SHARED,
     )
-    preset: Annotated[str, one_of(*PRESETS)] | None = setting(
-        None, "The benchmark that `data` holds.", SHARED
+    preset: PresetNames | None = setting(
+        None,
+        "The benchmark that `data` holds, or a model of the paper with its settings, or both "
+        "([data.md](data.md)); what is given beside it counts.",
+        SHARED,
     )
     tasks: Texts = setting(
         ["bbc", "sentiment", "newsgroups"],
@@ -130,6 +162,16 @@ class Stream(Settings):
     )
 
     @property
+    def benchmark(self) -> str | None:
+        """The preset that is a benchmark."""
+        return _named({"preset": self.preset}, PRESETS)
+
+    @property
+    def paper(self) -> str | None:
+        """The preset that is a model of the paper."""
+        return _named({"preset": self.preset}, MODELS)
+
+    @property
     def arrivals_per_task(self) -> Sequence[int | None]:
         """`arrivals`, one number per task; None is all there are."""
         return [None] * len(self.tasks) if self.arrivals is None else self.counted_arrivals
@@ -148,7 +190,7 @@ class Stream(Settings):
         """What is not given means something else with `data`."""
         if not isinstance(values, dict) or values.get("data") is None:
             return values
-        preset = values.get("preset")
+        preset = _named(values, PRESETS)
         own = {"arrivals": None, "held_out": None, "max_length": 1024}
         if preset is None:
             return {**own, "tasks": [], "epochs": 1, **values}
@@ -156,7 +198,7 @@ class Stream(Settings):
 
     @model_validator(mode="after")
     def _data_makes_the_tasks(self) -> Stream:
-        if self.preset is not None and (self.data is None or len(self.data.path) > 1):
+        if self.benchmark is not None and (self.data is None or len(self.data.path) > 1):
             raise ValueError("preset: expected the folder of the benchmark as data")
         if self.data is not None and (self.off_task is not None or self.repeats):
             raise ValueError("off_task, repeats: only with packaged tasks, not with data")
@@ -164,7 +206,7 @@ class Stream(Settings):
             raise ValueError("tasks: got [], expected a list of texts, at least one; or data")
         if self.data is None and self.arrivals is None:
             raise ValueError("arrivals: got null, expected a number without data")
-        if self.data is not None and self.preset is None and (self.tasks or self.arrivals):
+        if self.data is not None and self.benchmark is None and (self.tasks or self.arrivals):
             raise ValueError(
                 "data: the files make the tasks; expected no tasks and no arrivals beside it "
                 "(data.task, data.rows)"
@@ -209,6 +251,12 @@ class Selection(Settings):
     ratio: Share = setting(0.25, "Fraction of the candidates to train on.", VARIES, "set `ratios`")
     policy_options: dict[str, Any] = setting(
         {}, "Further options of the policy.", VARIES, "set `options` of an entry of `policies`"
+    )
+    mode: Annotated[str, one_of(*MODES)] = setting(
+        "step",
+        "Steps that train on what is selected of a candidate batch each, or (fill) on `batch_size` "
+        "selected samples each: `ratio` as many steps ([training.md](training.md)).",
+        COLUMN,
     )
     layer: Annotated[str, one_of(*LAYERS)] = setting(
         "head",
@@ -317,6 +365,13 @@ class Evaluation(Settings):
 
 class RunConfig(Evaluation, Training, Model, Selection, Stream, Folder):
     """What `oasis train` runs. Every setting can be in the YAML file or given as `key=value`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_paper(cls, values: Any) -> Any:
+        """What is not given is as the paper has it."""
+        name = _named(values, MODELS)
+        return values if name is None else {**paper.settings(name), **values}
 
     @classmethod
     def load(

@@ -49,13 +49,16 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         whole = sum(p.numel() for p in model.parameters())
         yield f"LoRA trains {trained:,} of {whole:,} parameters on {workspace.device}"
-        each = planned.batches // planned.steps
+        # With mode "fill" a step takes what it selects of several candidate batches.
+        fill = config.mode == "fill"
+        unit, count = ("candidate batch", planned.batches) if fill else ("step", planned.steps)
+        each = planned.batches // count
         score, train = (
             each * seconds for seconds in _measure(config, workspace, model, policy, ratio)
         )
         yield (
-            f"a step takes about {score + train:.2f} s ({score:.2f} s to score, {train:.2f} s to "
-            f"train), all {planned.steps} about {_duration(planned.steps * (score + train))}; "
+            f"a {unit} takes about {score + train:.2f} s ({score:.2f} s to score, {train:.2f} s to "
+            f"train), all {count} about {_duration(count * (score + train))}; "
             "evaluation comes on top"
         )
     yield f"memory: {_memory(workspace.device) / 2**30:.2f} GiB at most so far, with one step of it"

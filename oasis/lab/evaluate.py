@@ -16,15 +16,10 @@ from oasis.lab.metrics import METRICS
 from oasis.lab.record.accuracy import accuracy_of
 from oasis.names import IGNORED
 from oasis.train.batch.subbatch import targets
+from oasis.train.head import head_weight, output_head
 from oasis.train.loss import summed_cross_entropy
-from oasis.train.scoring import (
-    evaluating,
-    head_hook,
-    head_parameters,
-    model_inputs,
-    output_head,
-    unwrap,
-)
+from oasis.train.models import unwrap
+from oasis.train.scoring import evaluating, head_hook, model_inputs
 
 Collate = Callable[[Sequence[dict]], dict[str, torch.Tensor]]  # padded on the right
 
@@ -191,10 +186,9 @@ def _by_first_token(model, collate, prompts, first, batch_size) -> list[int]:
     Only the rows of the head that belong to the choices are multiplied with. What a model does to
     its logits afterwards (scale, soft cap) rises with them and leaves their order alone.
     """
-    weight, bias = head_parameters(output_head(model))
+    weight, bias = head_weight(output_head(model)).at(first)
     states = last_states(model, collate, prompts, batch_size).to(weight.dtype)
-    logits = F.linear(states, weight[first], None if bias is None else bias[first])
-    return logits.argmax(dim=1).tolist()
+    return F.linear(states, weight, bias).argmax(dim=1).tolist()
 
 
 def _by_likelihood(model, collate, prompts, choices, batch_size) -> list[int]:

@@ -29,7 +29,8 @@ from torch import nn
 
 from oasis.train.frozen.blocks import running_blocks
 from oasis.train.frozen.prefix import FrozenPrefix
-from oasis.train.scoring import head_parameters, output_head, text_config
+from oasis.train.head import head_weight, output_head
+from oasis.train.models import text_config
 from oasis.train.signals.compute import GRADS, GRAMS, HEAD
 
 
@@ -57,7 +58,7 @@ class Shape:
         lower = list(prefix.lower.layers) if prefix is not None else []
         sizes = [_sizes(block) for block in running_blocks(model)]
         first = next((k for k, (_, lora) in enumerate(sizes) if lora), len(sizes))
-        weight, _ = head_parameters(output_head(model))
+        weight = head_weight(output_head(model))
         heads = config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
         return cls(
@@ -67,7 +68,7 @@ class Shape:
             trained=sum(weights for weights, _ in sizes[first:]),
             lora=sum(lora for _, lora in sizes[first:]),
             attention=heads * size,
-            head=weight.numel(),
+            head=weight.shape[0] * weight.shape[1],
             vocabulary=weight.shape[0],
             cached=prefix is not None,
         )

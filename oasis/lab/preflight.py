@@ -52,10 +52,12 @@ def check_data(config: RunConfig) -> None:
     """Files are there, and can be ones of rows."""
     settings = config.data
     assert settings is not None  # else these are packaged tasks
-    if config.preset is not None:
+    if config.benchmark is not None:
         for name in settings.path:
             if not Path(name).is_dir():
-                raise FileNotFoundError(f"data: no folder {name}, expected that of {config.preset}")
+                raise FileNotFoundError(
+                    f"data: no folder {name}, expected that of {config.benchmark}"
+                )
         return
     for name in (*settings.path, *settings.test):
         check_source(name)

@@ -35,7 +35,7 @@ from oasis.lab.record.log import ADAPTER, CONFIG, EVENTS, EventLog, end_event, r
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
 from oasis.lab.workspace import Measured, Workspace
 from oasis.train import SelectionTrainer
-from oasis.train.batch.columns import COLUMNS
+from oasis.train.models import forward_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -200,14 +200,14 @@ def _run(
             processing_class=workspace.tokenizer,
             policy=policy,
             layer=config.layer,
+            mode=config.mode,
             on_event=_recorder(log, Labels(workspace.items, workspace.tokenizer, before)),
             task_names=workspace.names,
         )
         trainer.add_callback(callback)
         if not progress:
             trainer.remove_callback(PrinterCallback)
-        last = min(steps, config.stop_after or steps)
-        if checkpoint and checkpoint.step >= last:
+        if checkpoint and checkpoint.step >= min(steps, config.stop_after or steps):
             trainer.restore(str(checkpoint.folder))
         else:
             trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
@@ -315,12 +315,10 @@ def _forward_seconds(config: RunConfig, workspace: Workspace, model: nn.Module) 
     if not config.forward_batches:
         return None
     model.eval()
-    batches = []
+    batches, known = [], forward_parameters(model)
     for items in islice(workspace.stream(config).batches(), config.forward_batches):
         batch = workspace.collator(items)
-        batches.append(
-            {k: value.to(workspace.device) for k, value in batch.items() if k not in COLUMNS}
-        )
+        batches.append({k: value.to(workspace.device) for k, value in batch.items() if k in known})
     float(model(**batches[0]).loss)  # the first call warms up
     start = time.perf_counter()
     for batch in batches:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from oasis import Selection
@@ -51,6 +52,48 @@ class Counts:
         return self.selected / self.candidates if self.candidates else 0.0
 
 
+def moment(device: torch.device) -> float | torch.cuda.Event:
+    """Now, as the device sees it: on a GPU, when it will have done what it has been given."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def seconds_between(start: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
+    """Waits, on a GPU, for the end."""
+    if isinstance(start, torch.cuda.Event):
+        assert isinstance(end, torch.cuda.Event)
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+    assert isinstance(end, float)
+    return end - start
+
+
+@dataclass
+class Shares:
+    """What selecting takes of the time, and padding of the positions of candidate batches."""
+
+    seconds: float = 0.0
+    scoring: float = 0.0  # seconds of these
+    positions: int = 0
+    padding: int = 0  # of these
+
+    def add(self, other: Shares) -> None:
+        """Take in what another counted."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    @property
+    def scoring_share(self) -> float:
+        return self.scoring / self.seconds if self.seconds else 0.0
+
+    @property
+    def padding_share(self) -> float:
+        return self.padding / self.positions if self.positions else 0.0
+
+
 @dataclass
 class StepState:
     """What happens between two optimizer steps, and between two logs."""
@@ -69,6 +112,14 @@ class StepState:
     unselected: int = 0  # candidate batches in a row of which nothing was selected
     last_loss: float | None = None
     tasks: Counter = field(default_factory=Counter)
+    began: float = 0.0  # before its candidates were fetched; `started`: after they were chosen from
+    shares: Shares = field(default_factory=Shares)  # of this step
+    all_shares: Shares = field(default_factory=Shares)  # since the last log
+
+    def begin(self) -> None:
+        """Candidates are about to be fetched."""
+        self.tasks.clear()
+        self.began, self.shares = time.perf_counter(), Shares()
 
     def start(self, samples: int, tokens: list[int], training: int, processes: int) -> None:
         """A step of micro-batches with so many label tokens each begins, and `training` of the
@@ -81,6 +132,8 @@ class StepState:
 
     def end(self) -> None:
         """The step is over."""
+        self.shares.seconds = time.perf_counter() - self.began
+        self.all_shares.add(self.shares)
         self.steps, self.all_steps = self.steps + 1, self.all_steps + 1
         self.trained += self.trains
         self.all_trained += self.trains
@@ -143,6 +196,8 @@ def step_event(step: StepState, number: int) -> dict:
         "step": number,
         "loss": _number(float(step.loss)) if step.tokens else None,
         "seconds": time.perf_counter() - step.started,
+        "score_seconds": step.shares.scoring,
+        "padding_share": step.shares.padding_share,
         "samples": step.samples,
         "tokens": step.tokens,
     }

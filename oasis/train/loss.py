@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from oasis.train.batch.columns import WEIGHT
+from oasis.train.batch.rows import as_rows, has_encoder
 from oasis.train.batch.subbatch import targets
-from oasis.train.scoring import base_model, check_length, head_hook, model_inputs, text_config
+from oasis.train.models import base_model, prompt_length, text_config
+from oasis.train.scoring import check_length, head_hook, model_inputs
 
 
 def summed_cross_entropy(
@@ -34,6 +36,7 @@ def summed_cross_entropy(
     Returns:
         the sum, the number of label tokens (0-d int64), and the output of the model.
     """
+    whole, batch = batch, as_rows(model, batch)
     labels = batch["labels"]
     where = targets(labels)
     gathered = False
@@ -50,7 +53,7 @@ def summed_cross_entropy(
     else:
         output = model(**model_inputs(model, batch))
     # A hook that a compiled model did not see leaves the logits whole.
-    logits = output.logits[0] if gathered else output.logits[where]
+    logits = output.logits[0] if gathered else output.logits[:, prompt_length(model) :][where]
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     wanted = labels.roll(-1, dims=1)[where]
@@ -60,6 +63,8 @@ def summed_cross_entropy(
     else:
         losses = F.cross_entropy(logits, wanted, reduction="none", label_smoothing=label_smoothing)
         loss = (losses * weight.to(losses)[where]).sum()
+    if not gathered and has_encoder(batch) and not has_encoder(whole):
+        output.logits = output.logits[:, :-1]  # one for each label, as the model's own
     return loss, where.sum(), output
 
 

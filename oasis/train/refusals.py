@@ -7,7 +7,8 @@ import re
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from oasis.train.scoring import base_model, unwrap
+from oasis.train.head import head_weight
+from oasis.train.models import base_model, is_encoder_decoder, prompt_config, unwrap
 
 PLAIN = {"SFTTrainer", "BaseTrainer", "_BaseTrainer"}  # of TRL: what a step is made of is a batch
 # transformers names a class after its head; all of these predict something else than the next token
@@ -57,12 +58,10 @@ def check_arguments(args: TrainingArguments) -> None:
         )
 
 
-def check_model(model: nn.Module, scores: bool) -> None:
-    """ValueError unless `model` is a causal language model, and where `scores` one with an output
-    head that its policy can look at.
+def check_model(model: nn.Module, looks: bool, scores: bool) -> None:
+    """ValueError unless `model` predicts the next token; where its policy `looks` at it, one with
+    an output head; where it `scores` by that head, one whose weight can be read.
     """
-    if getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False):
-        raise ValueError("model: got an encoder-decoder, expected a causal language model")
     base = base_model(model)
     for cls in type(base).__mro__:
         if OTHER_HEAD.search(cls.__name__):
@@ -70,8 +69,26 @@ def check_model(model: nn.Module, scores: bool) -> None:
                 f"model: got {type(base).__name__}, whose head does not predict the next token; "
                 "expected a causal language model (AutoModelForCausalLM)"
             )
-    if scores and getattr(unwrap(model), "get_output_embeddings", lambda: None)() is None:
+    _check_prompt(model)
+    head = getattr(unwrap(model), "get_output_embeddings", lambda: None)()
+    if looks and head is None:
         raise ValueError(
             f"model: got {type(model).__name__}, expected a causal language model with an "
             "output head (get_output_embeddings), or a policy that scores nothing (random, full)"
+        )
+    # Under ZeRO-3 the weights are elsewhere until the forward.
+    if scores and head is not None and not any(hasattr(p, "ds_id") for p in head.parameters()):
+        head_weight(head)
+
+
+def _check_prompt(model: nn.Module) -> None:
+    """ValueError for a learned prompt of PEFT that asks for more than a batch of rows has."""
+    prompt = prompt_config(model)
+    if prompt is None:
+        return
+    kind = getattr(prompt.peft_type, "value", prompt.peft_type)
+    if kind in ("CPT", "MULTITASK_PROMPT_TUNING") or is_encoder_decoder(model):
+        raise ValueError(
+            f"model: got a learned prompt of the kind {kind}, expected PROMPT_TUNING, P_TUNING or "
+            "PREFIX_TUNING on a causal language model, or LoRA"
         )

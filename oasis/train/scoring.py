@@ -8,19 +8,26 @@ whether or not the model's `forward` takes `logits_to_keep`.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 import oasis
 from oasis.train.batch import packed
+from oasis.train.batch.rows import for_forward, has_encoder
 from oasis.train.batch.subbatch import is_right_padded, right_padded, take, targets
+from oasis.train.head import Head, declared, head_weight, output_head
+from oasis.train.models import (
+    forward_parameters,
+    is_compiled,
+    prompt_config,
+    prompt_length,
+    text_config,
+    unwrap,
+)
 
 TOLERANCE = 5e-3  # of the largest logit; TF32 products are good to about 1e-3
 HALF_TOLERANCE = 3e-2  # bfloat16 and float16, autocast included
@@ -30,115 +37,17 @@ INFLUENCE, HALF_INFLUENCE = 5e-4, 6e-2
 NOT_CALLED = "the output head was called {} times in one forward, expected once"
 
 
-@dataclass(frozen=True)
-class Head:
-    """How the model turns head(hidden) into logits: z = softcap * tanh(scale * (W h + b) / softcap)
-    without the cap where `softcap` is None. `gather`: the head may be given single positions.
-    `verified`: compared with the model's own logits. `error`: why it cannot be scored by, if so.
-    """
-
-    scale: float = 1.0
-    softcap: float | None = None
-    gather: bool = True
-    verified: bool = False
-    error: str | None = None
-
-    def logits(self, linear: Tensor) -> Tensor:
-        z = linear * self.scale
-        return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
-
-
-WRAPPED = ("_orig_mod", "module", "_fsdp_wrapped_module")  # by compile; DDP, DeepSpeed; FSDP1
-
-
-def unwrap(model: nn.Module) -> PreTrainedModel:
-    """The model (under PEFT: PEFT's, which answers for it) that DDP, FSDP and the like wrap."""
-    inner: nn.Module | None = model
-    while inner is not None:
-        model = inner
-        # Not by getattr, since wrappers answer for the model inside.
-        inside = (model._modules.get(name) for name in WRAPPED)
-        inner = next((module for module in inside if module is not None), None)
-    return cast(PreTrainedModel, model)
-
-
-def base_model(model: nn.Module) -> PreTrainedModel:
-    """The model under those and under PEFT's."""
-    base: Any = unwrap(model)
-    return base.get_base_model() if hasattr(base, "get_base_model") else base
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether `torch.compile` has been given the model or some of its modules."""
-    return any(
-        "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )
-
-
-def forward_parameters(model: nn.Module) -> frozenset[str]:
-    """Names that the model's own `forward` takes (under LoRA: those of the base model), and those
-    that a class it derives from takes, where it passes on what it does not know."""
-    # Of the class, since accelerate replaces the instance's forward by one without a signature.
-    return _forward_parameters(type(base_model(model)))
-
-
-@functools.cache
-def _forward_parameters(model: type[nn.Module]) -> frozenset[str]:
-    names: set[str] = set()
-    for cls in model.__mro__:
-        if "forward" in vars(cls) and cls is not nn.Module:
-            parameters = inspect.signature(cls.forward).parameters
-            names.update(parameters)
-            if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
-                break
-    return frozenset(names)
-
-
-def output_head(model: nn.Module) -> nn.Module:
-    """What makes logits of the last hidden states; ValueError where there is no such module."""
-    head = unwrap(model).get_output_embeddings()
-    if head is None:
-        raise ValueError("model: get_output_embeddings() is None, so there is no head to score by")
-    return head
-
-
-def head_parameters(head: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Weight [V, D] and bias [V] or None as the head applies them: LoRA merged in, not left out.
-
-    Raises:
-        ValueError: an adapter that is not W + delta (DoRA, LoRA with a bias), a quantised weight.
-    """
-    layer: Any = head  # nn.Linear, or PEFT's around one
-    base = getattr(layer, "base_layer", layer)
-    weight, bias = base.weight, getattr(base, "bias", None)
-    if weight.ndim != 2 or not weight.is_floating_point():
-        raise ValueError(
-            f"output head: got a weight {tuple(weight.shape)} of {weight.dtype}, expected a "
-            "floating-point matrix [V, D]; keep the head out of quantisation"
-        )
-    if base is layer or layer.disable_adapters or layer.merged:
-        return weight, bias
-    lora = getattr(layer, "lora_A", None)
-    for name in layer.active_adapters:
-        if lora is not None and name not in lora:
-            continue  # active on other layers
-        variant = getattr(layer, "lora_variant", {}).get(name)  # DoRA and the like
-        if lora is None or variant or getattr(layer, "lora_bias", {}).get(name):
-            raise ValueError(
-                f"output head: adapter {name!r} is not plain LoRA (weight + delta); "
-                "use plain LoRA on the head, or take the head out of target_modules"
-            )
-        weight = weight + layer.get_delta_weight(name).to(weight.dtype)
-    return weight, bias
-
-
 @contextlib.contextmanager
 def head_hook(model: nn.Module, pass_on: Callable[[nn.Module, Tensor], Tensor]) -> Iterator[None]:
-    """While open, the head gets `pass_on(head, hidden)` in place of `hidden` [N, L, D]."""
+    """While open, the head gets `pass_on(head, hidden)` in place of `hidden` [N, L, D],
+    which is without the virtual tokens of a learned prompt.
+    """
+
+    virtual = prompt_length(model)
 
     def hook(module: nn.Module, args: tuple) -> tuple:
-        return (pass_on(module, args[0]), *args[1:])
+        hidden = args[0][:, virtual:] if virtual else args[0]
+        return (pass_on(module, hidden), *args[1:])
 
     # Looked up now, since PEFT and FSDP replace modules.
     handle = output_head(model).register_forward_pre_hook(hook)
@@ -165,6 +74,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def as_little(module: nn.Module, hidden: Tensor) -> Tensor:
+    """The fewest positions of `hidden` [N, L, D] that the head `module` can be given: none, but
+    where it rounds by the range of what it is given.
+    """
+    base = getattr(module, "base_layer", module)
+    plain = type(getattr(base, "weight", None)) in (Tensor, nn.Parameter)
+    return hidden[:, :0] if plain else hidden[:1, :1]
+
+
 def check_length(hidden: Tensor, labels: Tensor) -> None:
     """Raises ValueError where the hidden states are not one per label column."""
     if hidden.shape[:2] != labels.shape:
@@ -185,8 +103,8 @@ def model_inputs(model: nn.Module, batch: dict) -> dict:
     known = forward_parameters(model) - {"labels"}
     if packed.is_packed(batch):
         known |= packed.KEYS
-    inputs = {key: value for key, value in batch.items() if key in known}
-    mask = inputs.get("attention_mask")
+    inputs = {key: value for key, value in for_forward(batch).items() if key in known}
+    mask = None if has_encoder(batch) else inputs.get("attention_mask")
     ahead = getattr(text_config(model), "use_bidirectional_attention", None)
     ahead = ahead or any(key.endswith("token_type_ids") for key in inputs)
     # Nor where padding would count in the balance of a router's experts.
@@ -203,20 +121,27 @@ def head_scores(
     entropy and EL2N of N rows, from what enters the output head `module`: `hidden` [N, L, D],
     `labels` [N, L].
     """
-    weight, bias = head_parameters(module)
+    weight = head_weight(module)
     rows, columns = targets(labels).nonzero(as_tuple=True)
-    with torch.autocast(hidden.device.type, enabled=False):
+    tokens = hidden[rows, columns].to(weight.dtype), labels[rows, columns + 1], rows
+
+    def gram(first: int, last: int, **part: Any) -> Any:
         return oasis.head_gram(
-            hidden[rows, columns].to(weight.dtype),
-            weight,
-            labels[rows, columns + 1],
-            rows,
+            tokens[0],
+            weight.rows(first, last),
+            *tokens[1:],
             num_samples=len(labels),
-            bias=bias,
+            bias=None if weight.bias is None else weight.bias[first:last].to(weight.dtype),
             scale=head.scale,
             softcap=head.softcap,
             sketch=sketch,
+            **part,
         )
+
+    with torch.autocast(hidden.device.type, enabled=False):
+        if weight.dense:
+            return gram(0, weight.shape[0])
+        return oasis.merge([gram(*part, vocab_range=part) for part in weight.parts()])
 
 
 def score(model: nn.Module, batch: dict, head: Head) -> oasis.HeadGram:
@@ -225,7 +150,7 @@ def score(model: nn.Module, batch: dict, head: Head) -> oasis.HeadGram:
     One forward in eval mode without gradients; no logits are left for the model to compute.
 
     Raises:
-        ValueError: the head cannot be scored by (`head.error`, or see `head_parameters`).
+        ValueError: the head cannot be scored by (`head.error`, or see `head.head_weight`).
     """
     if head.error is not None:
         raise ValueError(head.error)
@@ -235,25 +160,13 @@ def score(model: nn.Module, batch: dict, head: Head) -> oasis.HeadGram:
     def capture(module: nn.Module, hidden: Tensor) -> Tensor:
         check_length(hidden, batch["labels"])
         scores.append(head_scores(module, hidden, batch["labels"], head))
-        return hidden[:, :0]
+        return as_little(module, hidden)
 
     with evaluating(model), head_hook(model, capture):
         model(**model_inputs(model, batch))
     if len(scores) != 1:
         raise RuntimeError(NOT_CALLED.format(len(scores)))
     return scores[0]
-
-
-def text_config(model: nn.Module) -> Any:
-    """The configuration of the language model, in a model of several too."""
-    config = unwrap(model).config
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
-
-
-def declared(text) -> Head:
-    """Scale and soft-cap that the configuration `text` names (Gemma, Cohere, Granite)."""
-    scale = getattr(text, "logit_scale", None) or 1.0 / (getattr(text, "logits_scaling", None) or 1)
-    return Head(scale=float(scale), softcap=getattr(text, "final_logit_softcapping", None))
 
 
 @dataclass
@@ -319,15 +232,14 @@ def _compare(model: nn.Module, batch: dict, rows: list[int]) -> _Comparison:
         h, device = hidden[where], hidden.device.type
         seen.update(linear=None, half=torch.is_autocast_enabled(device) or h.itemsize < 4)
         try:
-            weight, bias = head_parameters(module)
+            weight = head_weight(module)
         except ValueError as error:  # no matter to a policy that needs no score
             seen["error"] = str(error)
             return hidden
-        if weight.itemsize < 4:
+        if weight.dtype.itemsize < 4 or not weight.dense:  # some round what they are given too
             seen["half"] = True
         with torch.autocast(device, enabled=False):
-            linear = h.to(weight.dtype) @ weight.T
-            seen["linear"] = (linear if bias is None else linear + bias).double()
+            seen["linear"] = weight.product(h).double()
         return hidden
 
     def gather(module: nn.Module, hidden: Tensor) -> Tensor:
@@ -339,8 +251,9 @@ def _compare(model: nn.Module, batch: dict, rows: list[int]) -> _Comparison:
             logits = model(**model_inputs(model, batch)).logits
         with head_hook(model, gather):
             gathered = model(**model_inputs(model, other)).logits.double()
-    if not seen:
-        raise RuntimeError(NOT_CALLED.format(0))
+    if not seen:  # no matter to such a policy either
+        seen.update(linear=None, half=True, error=NOT_CALLED.format(0))
+        seen.update(before=logits[-1, before].double(), changed=gathered[-1, before])
     return _Comparison(logits[where].double(), gathered, **seen)
 
 
@@ -396,6 +309,11 @@ def check_apart(model: nn.Module, rows: dict, like: dict) -> None:
     """ValueError where sequences packed into one row as `like` does have other logits than the
     padded `rows` they are: their tokens see each other, and none would be trained on as scored.
     """
+    if prompt_config(model) is not None:
+        raise ValueError(
+            "model: got a learned prompt (PEFT), which stands once before a packed row, expected "
+            "LoRA, or batches that are not packed"
+        )
     rows = take(rows, list(range(min(2, len(rows["labels"])))))
     real = rows["attention_mask"] != 0
     with evaluating(model):

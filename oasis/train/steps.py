@@ -9,11 +9,13 @@ import torch
 
 from oasis.train import transformers_private
 from oasis.train.batch.columns import ITEM, TASK
+from oasis.train.batch.rows import as_given
 from oasis.train.batch.subbatch import Nothing
 from oasis.train.callbacks import SelectionProgress
-from oasis.train.events import StepState, statistics
+from oasis.train.events import Shares, StepState, statistics
+from oasis.train.head import Head
 from oasis.train.loss import loss_owner, router_loss, summed_cross_entropy
-from oasis.train.scoring import Head
+from oasis.train.reuse import ForwardReuse
 from oasis.train.state import SelectionState
 
 
@@ -23,6 +25,7 @@ class SelectedSteps(transformers_private.PrivateHooks):
     _step: StepState
     _selection: SelectionState
     _head: Head | None
+    _reuse: ForwardReuse
 
     def _begin_steps(self, state: StepState, selection: SelectionState) -> None:
         self._step, self._selection, self._head = state, selection, None
@@ -37,8 +40,8 @@ class SelectedSteps(transformers_private.PrivateHooks):
         """Whether the loss is this one, and of no class before or behind it."""
         return self._owner is SelectedSteps
 
-    def _over_processes(self, values: Sequence[int]) -> torch.Tensor:
-        """These numbers of all processes, [processes, len(values)] int64."""
+    def _over_processes(self, values: Sequence[float]) -> torch.Tensor:
+        """These numbers, rounded down, of all processes, [processes, len(values)] int64."""
         found = torch.tensor([int(value) for value in values])
         if self.args.world_size > 1:
             gathered = self.accelerator.gather(found.to(self.args.device))
@@ -57,12 +60,16 @@ class SelectedSteps(transformers_private.PrivateHooks):
         nothing = isinstance(inputs, Nothing)
         # Another's loss may gather something from all processes; alone it need not see a dummy.
         theirs = not self._own_loss and not (nothing and self.args.world_size == 1)
-        if theirs or (self.compute_loss_func and not nothing):
-            inputs = {key: value for key, value in inputs.items() if key not in (TASK, ITEM)}
-            found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-            loss, outputs = found if isinstance(found, tuple) else (found, None)
-        else:
-            loss, outputs = self._cross_entropy(model, inputs, return_outputs, num_items_in_batch)
+        with self._reuse.training(inputs) as inputs:
+            if theirs or (self.compute_loss_func and not nothing):
+                own = (TASK, ITEM)
+                inputs = as_given({key: v for key, v in inputs.items() if key not in own})
+                found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+                loss, outputs = found if isinstance(found, tuple) else (found, None)
+            else:
+                loss, outputs = self._cross_entropy(
+                    model, inputs, return_outputs, num_items_in_batch
+                )
         if nothing:
             loss = loss * 0  # a loss that needs no label: a router's balance
         whole = self.args.average_tokens_across_devices and num_items_in_batch is not None
@@ -115,14 +122,19 @@ class SelectedSteps(transformers_private.PrivateHooks):
             else:
                 del logs["loss"]
             step.steps = step.trained = 0
-            selected, candidates, skipped = self._over_processes(
-                [counts.selected, counts.candidates, counts.skipped]
-            ).sum(dim=0).tolist()  # fmt: skip
+            shares, step.all_shares = step.all_shares, Shares()
+            amounts = [counts.selected, counts.candidates, counts.skipped]
+            amounts += [1e6 * shares.seconds, 1e6 * shares.scoring]
+            amounts += [shares.positions, shares.padding]
+            selected, candidates, skipped, *rest = self._over_processes(amounts).sum(dim=0).tolist()
+            shares = Shares(*rest)
             logs.update(
                 selected=selected,
                 candidates=candidates,
                 ratio=selected / max(1, candidates),
                 skipped=skipped,
+                scoring_share=shares.scoring_share,
+                padding_share=shares.padding_share,
                 **statistics(self._selection.policy),
             )
             if self._selection.fill is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,24 +17,38 @@ from oasis import Selection, Selector, policies
 from oasis.policies.base import validation_rows
 from oasis.train import transformers_private
 from oasis.train.batch import packed
-from oasis.train.batch.columns import ITEM, TASK, WEIGHT
-from oasis.train.batch.images import COUNTS, count_images
-from oasis.train.batch.subbatch import Nothing, answers, dummy, right_padded, take, targets
+from oasis.train.batch.columns import COUNTS, ITEM, TASK, VIDEO_COUNTS, WEIGHT
+from oasis.train.batch.images import count_images
+from oasis.train.batch.rows import as_rows
+from oasis.train.batch.subbatch import (
+    Nothing,
+    answers,
+    dummy,
+    padding,
+    right_padded,
+    take,
+    targets,
+)
 from oasis.train.callbacks import SelectionHooks, SelectionProgress
 from oasis.train.checkpoints import SelectionCheckpoints
-from oasis.train.events import DRY, Counts, StepState, selection_event, statistics
-from oasis.train.fill import Fill, check_mode, planned_steps
-from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
-from oasis.train.scoring import (
-    Head,
-    check_apart,
-    forward_parameters,
-    inspect_head,
-    is_compiled,
-    text_config,
-    unwrap,
+from oasis.train.events import (
+    DRY,
+    Counts,
+    Shares,
+    StepState,
+    moment,
+    seconds_between,
+    selection_event,
+    statistics,
 )
-from oasis.train.signals.compute import LAYERS, compute
+from oasis.train.fill import Fill, check_mode, planned_steps
+from oasis.train.head import Head
+from oasis.train.models import forward_parameters, is_compiled, text_config, unwrap
+from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
+from oasis.train.reuse import ForwardReuse, check_reuse, columns
+from oasis.train.scoring import check_apart, inspect_head
+from oasis.train.signals.compute import LAYERS, compute, of_head
+from oasis.train.signals.parts import by_length, check_cheaper, compute_in_parts, ending_after
 from oasis.train.signals.sample_grads import SampleGradients
 from oasis.train.state import SelectionState, keep_selectors_apart
 from oasis.train.steps import SelectedSteps
@@ -68,6 +82,14 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             those. There are `max_steps` such steps, or as many as the ratio makes of the epochs;
             the candidates are gone through as often as that takes, and what still waits at the end
             is not trained on.
+        reuse_forward: under activation checkpointing, train on what the scoring forward has already
+            computed of the selected samples: their blocks run in the backward pass alone, to the
+            same losses and gradients. Keeps what every block gives of the candidates, and of the
+            selected until they are trained on (docs/training.md). Without dropout, mode "step".
+        score_batch_size: candidates are sorted by length and scored so many at a time, each part
+            only as long as its longest row: the same scores, less padding. None: all at once.
+        score_depth: score by the output of the first so many blocks, through the model's last norm
+            and head: cheaper scores, which may rank otherwise (docs/cost.md). None: all blocks.
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
@@ -90,6 +112,9 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         ratio: float | None = None,
         layer: str = "head",
         mode: str = "step",
+        reuse_forward: bool = False,
+        score_batch_size: int | None = None,
+        score_depth: int | None = None,
         on_event: Callable[[dict], None] | None = None,
         task_names: Sequence[str] = (),
         **kwargs: Any,
@@ -116,11 +141,16 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
                 f"{sorted(policies.SIGNALS)}"
             )
         check_mode(mode, self.args, policy)
-        check_model(self.model, scores=bool(needs))
-        self.layer = layer
+        check_model(self.model, bool(needs), bool(of_head(frozenset(needs), layer)))
+        if reuse_forward:
+            check_reuse(self, mode, scores=bool(needs))
+        check_cheaper(self.model, score_depth, score_batch_size, frozenset(needs), layer)
+        self.layer, self.reuse_forward = layer, reuse_forward
+        self.score_batch_size, self.score_depth = score_batch_size, score_depth
         self._on_event = on_event
         self._inspected = False  # on every process
         self._grads = SampleGradients()
+        self._reuse = ForwardReuse(self.model, score_depth)
         rank = self.args.process_index
         seed, processes = self.args.seed + rank, self.args.world_size
         fill = Fill() if mode == "fill" else None
@@ -148,7 +178,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         selected label tokens, that the loss of all of them is divided by.
         """
         before = self.selection_counts.selected
-        self._step.tasks.clear()
+        self._step.begin()
         if self._selection.fill is None:
             batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
             chosen = [self._select(batch) for batch in batches]
@@ -191,10 +221,10 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
     def _select(self, batch: dict) -> dict:
         if batch.get("labels") is None:
             raise ValueError(f"batch: got keys {sorted(batch)}, expected 'labels' among them")
-        start = time.perf_counter()
+        start = moment(self.args.device)
         batch = transformers_private.prepare_inputs(self, batch)
         task, item = batch.pop(TASK, None), batch.pop(ITEM, None)
-        given = batch = self._of_use(batch)
+        given = batch = as_rows(self.model, self._of_use(batch))
         several = packed.is_packed(batch)
         if several and self._selection.fill is not None:
             raise ValueError(
@@ -209,7 +239,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         batch = right_padded(count_images(batch, unwrap(self.model).config))
         if not self._inspected:
             self._inspect(batch)
-        signals = self._signals(batch, task)
+        signals, kept = self._signals(batch, task)
         selection = self.policy.observe(signals)
         if not isinstance(selection, Selection):
             raise TypeError(
@@ -226,7 +256,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         rows = mask.nonzero().flatten()
         weight = self._weight(selection, mask)
         if len(rows):
-            chosen = take(batch, rows)
+            chosen = take({**batch, **kept}, rows)
             if weight is not None:
                 labels = chosen["labels"]
                 chosen[WEIGHT] = weight[rows].to(labels.device).unsqueeze(1).expand_as(labels)
@@ -236,16 +266,19 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             chosen = dummy(batch, usable[0] if usable else 0)
         if self._selection.fill is None:
             chosen.pop(COUNTS, None)
+            chosen.pop(VIDEO_COUNTS, None)
         if several:
             chosen = type(chosen)(packed.packed(chosen, given))
-        self._account(selection, signals, task, item, time.perf_counter() - start)
+        seconds = seconds_between(start, moment(self.args.device))
+        self._step.shares.add(Shares(0.0, seconds, batch["labels"].numel(), padding(batch)))
+        self._account(selection, signals, task, item, seconds)
         return chosen
 
     def _of_use(self, batch: dict) -> dict:
         """The keys that the model's forward takes; all that a loss of another's may ask for."""
         if not self._own_loss:
             return dict(batch)
-        known = forward_parameters(self.model) | {"labels", COUNTS}
+        known = forward_parameters(self.model) | {"labels", COUNTS, VIDEO_COUNTS}
         if packed.is_packed(batch):
             known |= packed.KEYS
         return {key: value for key, value in batch.items() if key in known and value is not None}
@@ -283,21 +316,34 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             )
         self._inspected = self._everywhere(self._head.verified)
 
-    def _signals(self, batch: dict, task: torch.Tensor | None) -> policies.Signals:
+    def _signals(self, batch: dict, task: torch.Tensor | None) -> tuple[policies.Signals, dict]:
+        """What the policy is told of a batch, and with `reuse_forward` what its blocks gave."""
         labels, needs = batch["labels"], frozenset(self.policy.needs)
         free = {"tokens": targets(labels).sum(dim=1), "answer": answers(labels), "task": task}
         if not needs:
-            return policies.Signals(len(labels), **free)
+            return policies.Signals(len(labels), **free), {}
         scored = batch
         if self._selection.rehearsal is not None:
             pad = getattr(text_config(self.model), "pad_token_id", None) or 0
             rows = validation_rows(self.policy)
             scored = self._selection.rehearsal.beside(batch, rows, pad_token_id=pad)
+        with self._reuse.keeping() if self.reuse_forward else nullcontext({}) as kept:
+            known = self._scores(scored, needs, len(labels))
+        size = self.score_batch_size
+        parts = by_length(right_padded(scored), size) if kept and size is not None else None
+        # Rows of earlier batches are below those.
+        return policies.Signals(len(labels), **free, **known), columns(kept, labels.shape, parts)
+
+    def _scores(self, batch: dict, needs: frozenset[str], count: int) -> dict:
         assert self._head is not None  # `_inspect` has been
-        known = compute(
-            self.model_wrapped, scored, self._head, needs, len(labels), self._grads, self.layer
-        )
-        return policies.Signals(len(labels), **free, **known)
+        if self.score_batch_size is None and self.score_depth is None:
+            return compute(
+                self.model_wrapped, batch, self._head, needs, count, self._grads, self.layer
+            )
+        with ending_after(self.model, self.score_depth):
+            return compute_in_parts(
+                self.model_wrapped, batch, self._head, needs, count, self.score_batch_size
+            )
 
     # ---- accounts ----
 
@@ -335,6 +381,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         self._selection.anew()
         self._step.anew()
         self._head, self._inspected, self._grads = None, False, SampleGradients()
+        self._reuse = ForwardReuse(self.model, self.score_depth)
 
 
 class SelectionTrainer(SelectionMixin, Trainer):

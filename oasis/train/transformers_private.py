@@ -7,7 +7,7 @@ middle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,6 +67,16 @@ def train_loader(trainer: Trainer) -> Iterable[dict]:
     loader: Iterable[dict] | None = trainer.callback_handler.train_dataloader
     assert loader is not None  # as it is before a training
     return loader
+
+
+def checkpointing(block: Any) -> Callable:
+    """What a checkpointed block of a model is called through: function(run, hidden, ...)."""
+    return block._gradient_checkpointing_func
+
+
+def set_checkpointing(block: Any, function: Callable) -> None:
+    """Have the block called through another."""
+    block._gradient_checkpointing_func = function
 
 
 if TYPE_CHECKING:

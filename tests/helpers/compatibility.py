@@ -16,9 +16,10 @@ Each line is shown by a test, and this page is made from the tests
 (`tests/helpers/compatibility.py`): a set-up works as the plain trainer does, with selection, or is
 refused with what to do instead. What stands on no line has not been tried.
 """
-EQUAL = {
-    "SETUPS": '`policy="full"` and the plain `Trainer`',
-    "SFT": '`policy="full"` and the plain `SFTTrainer`',
+TABLES = {  # dicts whose keys are set-ups: their kind, and what happens
+    "SETUPS": ('`policy="full"` and the plain `Trainer`', "equal, step for step"),
+    "SFT": ('`policy="full"` and the plain `SFTTrainer`', "equal, step for step"),
+    "FAMILIES": ("Families of models", "works: scores as by autograd, LoRA trains"),
 }
 
 
@@ -30,9 +31,10 @@ def shown() -> dict[str, list[tuple[str, str, str]]]:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.shows":
                 kind, what, happens = (ast.literal_eval(argument) for argument in node.args)
                 found.setdefault(kind, []).append((what, happens, path.name))
-            if isinstance(node, ast.Assign) and (kind := EQUAL.get(ast.unparse(node.targets[0]))):
+            if isinstance(node, ast.Assign) and (table := TABLES.get(ast.unparse(node.targets[0]))):
                 names = [ast.literal_eval(key) for key in node.value.keys]
-                found[kind] = [(name, "equal, step for step", path.name) for name in names]
+                rows = [(name, table[1], path.name) for name in names]
+                found.setdefault(table[0], []).extend(rows)
     return found
 
 

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from oasis import Selector
 from oasis.train import SelectionTrainer
 from oasis.train.batch.columns import TASK
-from oasis.train.scoring import Head
+from oasis.train.head import Head
 from oasis.train.signals.compute import compute
 
 MASKS = (
@@ -56,7 +56,7 @@ class Blank(Pad):
         return batch | {"labels": batch["labels"].fill_(-100)} if self.calls == 1 else batch
 
 
-def train(args, model, policy, layer: str = "head", collate=None) -> dict:
+def train(args, model, policy, layer: str = "head", collate=None, reuse: bool = False) -> dict:
     """As many steps as `args` say: the batches, the trained parameters, the losses."""
     trainer = SelectionTrainer(
         model=model,
@@ -65,6 +65,7 @@ def train(args, model, policy, layer: str = "head", collate=None) -> dict:
         data_collator=collate or Pad(),
         policy=policy,
         layer=layer,
+        reuse_forward=reuse,
     )
     return trained(trainer)
 
@@ -85,6 +86,12 @@ def trained(trainer) -> dict:
         "selected": counts.selected,
         "logged": [log["selected"] for log in logs if "selected" in log],
     }
+
+
+class Scored(Fixed):
+    """Selects the given masks after a scoring forward."""
+
+    needs = frozenset({"loss"})
 
 
 def own_selector(folder: str, rank: int) -> dict:
@@ -169,6 +176,8 @@ def main(folder: str) -> None:
     masks = [torch.tensor(m, dtype=torch.bool) for m in MASKS[rank]]
     args = arguments(folder, ddp_find_unused_parameters=False)
     result = {"ddp": train(args, tiny_llama(), Fixed(masks))}
+    again = arguments(folder, ddp_find_unused_parameters=False, gradient_checkpointing=True)
+    result["reuse"] = train(again, tiny_llama(), Scored(masks), reuse=True)
     result["apart"] = train(
         arguments(folder, max_steps=1, average_tokens_across_devices=False),
         tiny_llama(),

@@ -25,7 +25,7 @@ TEXT = {
 }
 
 
-def _spread(model, dtype):
+def spread(model, dtype):
     """Wide enough weights that images matter and probabilities differ."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -51,7 +51,7 @@ def llava(dtype=torch.float64, seed=0):
         image_token_id=IMAGE,
         image_seq_length=4,
     )
-    return _spread(LlavaForConditionalGeneration(config), dtype)
+    return spread(LlavaForConditionalGeneration(config), dtype)
 
 
 def qwen(dtype=torch.float64, seed=0):
@@ -83,7 +83,7 @@ def qwen(dtype=torch.float64, seed=0):
         vision_start_token_id=START,
         vision_end_token_id=END,
     )
-    return _spread(Qwen2_5_VLForConditionalGeneration(config), dtype)
+    return spread(Qwen2_5_VLForConditionalGeneration(config), dtype)
 
 
 GRIDS = ((1, 2, 2), (1, 4, 2), (1, 4, 4))  # 1, 2 and 4 tokens

@@ -15,7 +15,8 @@ from oasis.train import SelectionTrainer
 from oasis.train.batch.images import COUNTS, count_images, image_rows
 from oasis.train.batch.subbatch import dummy, take
 from oasis.train.loss import summed_cross_entropy
-from oasis.train.scoring import inspect_head, score, unwrap
+from oasis.train.models import unwrap
+from oasis.train.scoring import inspect_head, score
 
 # Images per sample. The second has as many images as samples, yet not one each.
 SHAPES = {"one each": (1, 1, 1, 1, 1), "none or two": (2, 0, 1, 2, 0), "text only": (0, 0, 0)}

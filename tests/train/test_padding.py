@@ -11,8 +11,10 @@ from oasis.lab.evaluate import _by_first_token
 from oasis.train.batch.columns import COUNTS
 from oasis.train.batch.subbatch import right_padded, take
 from oasis.train.frozen.prefix import freeze_below
+from oasis.train.head import Head
 from oasis.train.loss import summed_cross_entropy
-from oasis.train.scoring import Head, inspect_head, score, unwrap
+from oasis.train.models import unwrap
+from oasis.train.scoring import inspect_head, score
 from oasis.train.signals.compute import compute
 
 KINDS = {
@@ -24,7 +26,7 @@ KINDS = {
     "opt": {"word_embed_proj_dim": 32},
 }
 LINEAR = {"gpt2": ["c_attn"], "opt": ["q_proj", "fc1"]}
-FAMILIES = [
+KINDS_AND_ATTENTION = [
     (kind, attention)
     for kind in KINDS
     for attention in ("eager", "sdpa")
@@ -49,8 +51,13 @@ def same(a, b, tolerance=1e-5):
 
 # float64, since eager attention computes softmax in float32, where float64's lowest number is -inf:
 # rows of padding on the left, that attend to nothing, become NaN, and 0 x NaN reaches every row.
+@pytest.mark.shows(
+    "Families of models",
+    "positions of their own for each place (GPT-2, OPT), padding on the left",
+    "works: a sample counts as it does alone, with positions from its first token on",
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(("kind", "attention"), FAMILIES)
+@pytest.mark.parametrize(("kind", "attention"), KINDS_AND_ATTENTION)
 def test_scores_do_not_depend_on_the_side_of_the_padding(kind, attention, dtype):
     model = family(kind, attention, dtype)
     left, right = (score(model, b, inspect_head(model, b)) for b in map(padded, ("left", "right")))

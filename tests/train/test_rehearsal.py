@@ -12,7 +12,7 @@ from oasis import policies
 from oasis.train import SelectionTrainer
 from oasis.train.batch.columns import TASK
 from oasis.train.batch.rehearsal import Rehearsal, join
-from oasis.train.scoring import Head
+from oasis.train.head import Head
 from oasis.train.signals.compute import compute
 
 

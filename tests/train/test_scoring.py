@@ -7,12 +7,15 @@ import torch
 import torch.nn.functional as F
 from padded_rows import padded
 from tiny_models import PAD, VOCAB, tiny_llama, tiny_model, with_lora
+from torch import nn
 from transformers import LlamaForCausalLM
 
 from oasis.train.batch.columns import TASK
 from oasis.train.batch.subbatch import dummy, take, targets
+from oasis.train.head import Head, head_weight
 from oasis.train.loss import summed_cross_entropy
-from oasis.train.scoring import Head, evaluating, head_parameters, inspect_head, score, unwrap
+from oasis.train.models import unwrap
+from oasis.train.scoring import evaluating, inspect_head, score
 
 
 def by_autograd(model, batch):
@@ -90,7 +93,7 @@ def test_tied_embeddings_count_in_their_role_as_head():
 def test_lora_on_the_head_is_merged():
     model = with_lora(tiny_model(), ["q_proj", "lm_head"])
     head = unwrap(model).get_output_embeddings()
-    weight, bias = head_parameters(head)
+    weight, bias = head_weight(head).whole(), head_weight(head).bias
     x = torch.randn(3, 32, dtype=torch.float64)
     assert bias is None and torch.allclose(x @ weight.T, head.eval()(x), rtol=1e-12)
     assert not torch.allclose(weight, head.base_layer.weight)
@@ -108,11 +111,12 @@ def test_a_head_saved_whole_is_scored_by_its_trained_copy():
         head.modules_to_save["default"].weight.mul_(1.5)
     batch = padded()
     assert inspect_head(model, batch).error is None
-    assert torch.equal(head_parameters(head)[0], head.modules_to_save["default"].weight)
+    assert torch.equal(head_weight(head).whole(), head.modules_to_save["default"].weight)
 
 
 def test_a_head_that_is_not_a_plain_matrix_is_refused():
-    model = with_lora(tiny_model(), ["lm_head"], use_dora=True)
+    model = with_lora(tiny_model(), ["lm_head"], lora_bias=True)
+    nn.init.ones_(unwrap(model).get_output_embeddings().lora_B["default"].bias)
     head = inspect_head(model, padded())
     assert head.gather and head.verified  # good enough to train on what is not scored
     with pytest.raises(ValueError, match="plain LoRA"):

@@ -11,7 +11,7 @@ from tiny_models import PAD, VOCAB, tiny_llama, tiny_model
 
 from oasis.train.frozen.blocks import evenly, running_blocks
 from oasis.train.frozen.prefix import Skip, freeze_below
-from oasis.train.scoring import Head
+from oasis.train.head import Head
 from oasis.train.signals.compute import compute
 
 

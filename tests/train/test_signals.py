@@ -12,7 +12,9 @@ import oasis
 from oasis import policies
 from oasis.train.batch.columns import TASK
 from oasis.train.frozen.blocks import middle_block, running_blocks
-from oasis.train.scoring import Head, inspect_head, unwrap
+from oasis.train.head import Head
+from oasis.train.models import unwrap
+from oasis.train.scoring import inspect_head
 from oasis.train.signals.compute import compute
 from oasis.train.signals.sample_grads import SampleGradients
 from oasis.train.signals.sketch import CountSketch

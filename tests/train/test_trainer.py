@@ -14,7 +14,7 @@ import oasis
 from oasis import policies
 from oasis.train import SelectionTrainer
 from oasis.train.batch.columns import TASK
-from oasis.train.scoring import Head
+from oasis.train.head import Head
 from oasis.train.signals.compute import compute
 
 

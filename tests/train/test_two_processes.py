@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from oasis.names import COUNTERS
 from oasis.train.batch.columns import TASK
-from oasis.train.scoring import Head
+from oasis.train.head import Head
 from oasis.train.signals.compute import compute
 from oasis.train.signals.sample_grads import SampleGradients, check_sharding
 
@@ -61,10 +61,15 @@ def assert_trained_as_one(results, reference, tmp_path):
 
 
 @pytest.mark.shows("Several processes", "DDP", "works")
+@pytest.mark.shows("Several processes", "DDP with `reuse_forward`", "works")
 @pytest.mark.shows("Several processes", 'FSDP2, with `layer="last_block"` too', "works")
 @pytest.mark.shows("Several processes", "`SFTTrainer` under DDP", "works")
 @pytest.mark.parametrize(
-    ("kind", "model"), [("ddp", tiny_llama), ("fsdp", sharded_model), ("sft", tiny_llama)]
+    ("kind", "model"),
+    [
+        *(("ddp", tiny_llama), ("reuse", tiny_llama)),
+        *(("fsdp", sharded_model), ("sft", tiny_llama)),
+    ],
 )
 def test_two_processes_train_as_one_on_what_both_selected(both, kind, model, tmp_path):
     assert_trained_as_one([result[kind] for result in both], model(), tmp_path)

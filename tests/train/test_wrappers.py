@@ -10,7 +10,9 @@ from torch import nn
 from torch.nn.parallel import DataParallel
 
 from oasis.train.batch.columns import TASK
-from oasis.train.scoring import Head, inspect_head, is_compiled, score, unwrap
+from oasis.train.head import Head
+from oasis.train.models import is_compiled, unwrap
+from oasis.train.scoring import inspect_head, score
 from oasis.train.signals.compute import compute
 
 

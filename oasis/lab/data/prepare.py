@@ -44,14 +44,14 @@ def prepare(
     if config.data is None:
         return numbered(_packaged(config), tokenizer, config.max_length, _off_task(config))
     settings = config.data
-    if config.preset is None:
+    if config.benchmark is None:
         loaded = load(settings, tokenizer, config.max_length, config.data_seed, processor)
         items = Items(loaded.store, range(loaded.store.count))
         return Prepared(
             loaded.tasks, items, loaded.arrivals, said=loaded.said, digest=loaded.digest
         )
     tasks = read_preset(
-        config.preset,
+        config.benchmark,
         settings.path[0],
         config.tasks,
         train=config.arrivals_per_task,

@@ -70,12 +70,17 @@ class Selection(TypedDict):
 
 
 class Step(TypedDict):
-    """One optimizer step, counted from 1; `loss` null where nothing was selected."""
+    """One optimizer step, counted from 1; `loss` null where nothing was selected. `seconds`: after
+    its candidates were chosen from; `score_seconds`: until then, without the fetching;
+    `padding_share`: of the positions of the candidates.
+    """
 
     type: Literal["step"]
     step: int
     loss: Number
     seconds: float
+    score_seconds: NotRequired[float]
+    padding_share: NotRequired[float]
     samples: int
     tokens: int
 

@@ -19,8 +19,9 @@ from oasis.lab.evaluate import Collate, pad_id
 from oasis.policies.base import validation_rows
 from oasis.train.batch.rehearsal import Rehearsal
 from oasis.train.batch.subbatch import answers, targets
+from oasis.train.head import Head
 from oasis.train.reasons import Redundant, redundant
-from oasis.train.scoring import Head, inspect_head
+from oasis.train.scoring import inspect_head
 from oasis.train.signals.compute import GRADS, GRAMS, compute
 from oasis.train.signals.sample_grads import SampleGradients
 
@@ -46,6 +47,7 @@ class Scorer:
         self.model: nn.Module | None = model
         needs = frozenset(policy.needs)
         if needs & GRADS or (layer == "last_block" and needs & GRAMS):
+            assert model is not None  # None is of a policy that needs nothing
             self.model = models.attach_lora(model, rank=16, alpha=None, layers=None, seed=seed)
         self.pad = pad_id(encoder.tokenizer)
         self.collate: Collate = Collator(self.pad, "right")
@@ -66,6 +68,7 @@ class Scorer:
         tokens = targets(batch["labels"]).sum(dim=1)
         known: dict[str, Any] = {}
         if needs:
+            assert self.model is not None
             if self._head is None or not self._head.verified:
                 self._head = inspect_head(self.model, batch)
             scored = batch

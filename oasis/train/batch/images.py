@@ -1,72 +1,133 @@
-"""Which images of a batch belong to which of its samples.
+"""Which images and videos of a batch belong to which of its samples.
 
 Processors put the images of all samples one behind another: LLaVA's `pixel_values` has one row per
 image, Qwen-VL's one row per patch, with `image_grid_thw` [images, 3] giving the patches of each.
-A row of such a tensor is no sample, even where there happen to be as many of both.
+A row of such a tensor is no sample, even where there happen to be as many of both. Videos likewise.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from oasis.train.batch.columns import COUNTS
+from oasis.train.batch.columns import COUNTS, VIDEO_COUNTS
+
+
+@dataclass(frozen=True)
+class Media:
+    """Names of what a batch has of images, or of videos: the pixels, the sizes in patches, the
+    number of each sample, all tensors with an entry for each, and the placeholder's settings.
+    """
+
+    what: str
+    pixels: str
+    grid: str
+    counts: str
+    keys: tuple[str, ...]
+    tokens: tuple[str, ...]
+
 
 IMAGE_KEYS = ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask")
+IMAGES = Media(
+    "images",
+    "pixel_values",
+    "image_grid_thw",
+    COUNTS,
+    IMAGE_KEYS,
+    ("image_token_id", "image_token_index"),
+)
+VIDEOS = Media(
+    "videos",
+    "pixel_values_videos",
+    "video_grid_thw",
+    VIDEO_COUNTS,
+    ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
+    ("video_token_id", "video_token_index"),
+)
+MEDIA = (IMAGES, VIDEOS)
+MEDIA_KEYS = (*IMAGE_KEYS, *VIDEOS.keys)
+UNBROKEN = ("llava_next", "llava_onevision")  # models with the tokens of an image in one run
 
 
 def count_images(batch: dict, config) -> dict:
-    """`batch` with `COUNTS` [N] where its images lie one behind another, else as it is.
+    """`batch` with `COUNTS` [N] where its images lie one behind another, `VIDEO_COUNTS` [N] where
+    it has videos, else as it is.
 
     Counted by the image tokens of `input_ids` (`config.image_token_id`): exact where an image takes
-    as many tokens as its grid or every other image, or where there are as many images as samples
-    with image tokens. A batch that has the counts already keeps them.
+    as many tokens as its grid or every other image, where there are as many images as samples with
+    image tokens, or where the tokens of an image stand together and are apart from the next one's
+    (LLaVA-NeXT). A batch that has the counts already keeps them.
 
     Raises:
         ValueError: tokens and images don't agree, or the tokens don't tell (images of any size
-            and several in a sample): the collator has to give `COUNTS` then.
+            and several in a sample): the collator has to give the counts then.
     """
-    token = getattr(config, "image_token_id", None)
-    token = getattr(config, "image_token_index", None) if token is None else token
-    given = batch.get(COUNTS)
-    if not _one_behind_another(batch):
-        return {key: value for key, value in batch.items() if key != COUNTS}
+    for media in MEDIA:
+        batch = _counted(batch, config, media)
+    return batch
+
+
+def _counted(batch: dict, config, media: Media) -> dict:
+    found = (getattr(config, name, None) for name in media.tokens)
+    token = next((token for token in found if token is not None), None)
+    given = batch.get(media.counts)
+    if not _one_behind_another(batch, media):
+        return {key: value for key, value in batch.items() if key != media.counts}
     if given is not None:
-        _check(batch, given)
+        _check(batch, given, media)
         return batch
     if token is None or "input_ids" not in batch:
         return batch  # nothing to count by: rows are taken for samples, and checked to be as many
-    tokens = (batch["input_ids"] == token).sum(dim=1)
-    images, grid = _number(batch), batch.get("image_grid_thw")
-    if int((tokens > 0).sum()) == images:
+    where = batch["input_ids"] == token
+    tokens, number, grid = where.sum(dim=1), _number(batch, media), batch.get(media.grid)
+    runs = (where & ~torch.cat([torch.zeros_like(where[:, :1]), where[:, :-1]], dim=1)).sum(dim=1)
+    counts = None
+    if int((tokens > 0).sum()) == number:
         counts = (tokens > 0).long()
     elif grid is not None:
         counts = _by_size(tokens, grid.prod(dim=1))
-    elif "image_sizes" in batch:
-        counts = None  # sizes differ, and what they mean in tokens differs by model
-    else:
-        counts = _by_size(tokens, tokens.new_ones(images))
+    elif "image_sizes" not in batch:
+        counts = _by_size(tokens, tokens.new_ones(number))
+    # Else sizes differ, and what they mean in tokens differs by model.
+    elif str(getattr(config, "model_type", "")).startswith(UNBROKEN) and int(runs.sum()) == number:
+        counts = runs
     if counts is None:
         raise ValueError(
-            f"pixel_values: got {images} images for samples with {tokens.tolist()} image tokens, "
-            f"which does not tell whose they are; expected the number of images of each sample as "
-            f"batch[{COUNTS!r}] [{len(tokens)}] (int64) from the collator"
+            f"{media.pixels}: got {number} {media.what} for samples with {tokens.tolist()} tokens "
+            "of them, which does not tell whose they are; expected the number of "
+            f"{media.what} of each sample as batch[{media.counts!r}] [{len(tokens)}] (int64) from "
+            "the collator"
         )
-    return {**batch, COUNTS: counts}
+    return {**batch, media.counts: counts}
 
 
 def image_rows(batch: dict, rows: Tensor) -> dict[str, Tensor]:
-    """For each image tensor in a batch with `COUNTS`, the indices of its rows that belong to
-    the samples `rows`, in their order; nothing for other batches.
+    """For each tensor of images (videos) in a batch with their counts, the indices of its rows
+    that belong to the samples `rows`, in their order; nothing for other batches.
     """
-    if COUNTS not in batch:
-        return {}
-    images = _spans(batch[COUNTS], rows)
-    found = {key: images for key in IMAGE_KEYS if key in batch}
-    grid = batch.get("image_grid_thw")
-    if grid is not None:
-        found["pixel_values"] = _spans(grid.prod(dim=1), images)
+    found: dict[str, Tensor] = {}
+    for media in MEDIA:
+        if media.counts not in batch:
+            continue
+        each = _spans(batch[media.counts], rows)
+        found.update({key: each for key in media.keys if key in batch})
+        grid = batch.get(media.grid)
+        if grid is not None:
+            found[media.pixels] = _spans(grid.prod(dim=1), each)
     return found
+
+
+def drop_empty_images(batch: dict) -> dict[str, Any]:
+    """`batch` without `pixel_values` [N, images, C, H, W] (Idefics 3, SmolVLM) of which all are
+    zero, as those are that fill up the images of a sample: its samples have none.
+    """
+    pixels = batch.get("pixel_values")
+    if not isinstance(pixels, Tensor) or pixels.ndim != 5 or COUNTS in batch or pixels.any():
+        return batch
+    return {key: value for key, value in batch.items() if key not in IMAGE_KEYS}
 
 
 def _spans(sizes: Tensor, groups: Tensor) -> Tensor:
@@ -81,16 +142,18 @@ def _spans(sizes: Tensor, groups: Tensor) -> Tensor:
     return torch.cat([torch.empty(0, dtype=torch.int64), *spans])
 
 
-def _one_behind_another(batch: dict) -> bool:
+def _one_behind_another(batch: dict, media: Media) -> bool:
     """Idefics and Mllama have [N, images, ...] instead, whose rows are samples."""
-    pixels = batch.get("pixel_values")
+    pixels = batch.get(media.pixels)
     if pixels is None:
         return False
-    return pixels.ndim == 4 or "image_grid_thw" in batch or "image_sizes" in batch
+    if media is VIDEOS:
+        return True
+    return pixels.ndim == 4 or media.grid in batch or "image_sizes" in batch
 
 
-def _number(batch: dict) -> int:
-    return len(batch["image_grid_thw" if "image_grid_thw" in batch else "pixel_values"])
+def _number(batch: dict, media: Media) -> int:
+    return len(batch[media.grid if media.grid in batch else media.pixels])
 
 
 def _by_size(tokens: Tensor, sizes: Tensor) -> Tensor | None:
@@ -107,10 +170,10 @@ def _by_size(tokens: Tensor, sizes: Tensor) -> Tensor | None:
     return after.diff(prepend=after.new_zeros(1))
 
 
-def _check(batch: dict, counts: Tensor) -> None:
-    num, images = len(batch["labels"]), _number(batch)
-    if counts.shape != (num,) or counts.dtype != torch.int64 or int(counts.sum()) != images:
+def _check(batch: dict, counts: Tensor, media: Media) -> None:
+    num, number = len(batch["labels"]), _number(batch, media)
+    if counts.shape != (num,) or counts.dtype != torch.int64 or int(counts.sum()) != number:
         raise ValueError(
-            f"batch[{COUNTS!r}]: got {counts.tolist()} ({counts.dtype}), expected the number of "
-            f"images of each of the {num} samples (int64), {images} in all"
+            f"batch[{media.counts!r}]: got {counts.tolist()} ({counts.dtype}), expected the number "
+            f"of {media.what} of each of the {num} samples (int64), {number} in all"
         )

@@ -10,8 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from oasis.names import IGNORED
+from oasis.train.batch.columns import ENCODER
 from oasis.train.batch.memory import EpisodicMemory
-from oasis.train.batch.subbatch import take, targets
+from oasis.train.batch.subbatch import per_token, take, targets
+
+MASK = f"{ENCODER}attention_mask"
 
 
 class Rehearsal:
@@ -56,8 +59,9 @@ class Rehearsal:
 def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0) -> dict:
     """One batch of the N candidates of `batch` and `rows` (batches of one), in this order.
 
-    What they are padded with goes to the right, where a causal model never looks. Tensors that are
-    not one number per token are put together along dimension 0.
+    What they are padded with goes to the right, where a causal model never looks. What an encoder
+    is given is padded where it has a mask. Other tensors that do not have an entry for each token
+    are put together along dimension 0.
 
     Raises:
         ValueError: rows whose tensors do not go together with those of the batch.
@@ -65,18 +69,23 @@ def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0) -> dict:
     fill = {"input_ids": pad_token_id, "labels": IGNORED}
     parts = [batch, *rows]
     length = max(part["labels"].shape[1] for part in parts)
+    masks = [part[MASK] for part in parts if MASK in part]
+    longest = max((mask.shape[1] for mask in masks), default=0)
 
-    def pad(key: str, value: Tensor, shape: torch.Size) -> Tensor:
-        if value.shape != shape:
+    def pad(key: str, value: Tensor, part: dict) -> Tensor:
+        if key in per_token(part):
+            space = length - value.shape[1]
+        elif key.startswith(ENCODER) and MASK in part and value.shape[:2] == part[MASK].shape:
+            space = longest - value.shape[1]
+        else:
             return value
-        return F.pad(value, (0, length - shape[1]), value=fill.get(key, 0))
+        sides = *[0] * (2 * (value.ndim - 2)), 0, space
+        return F.pad(value, sides, value=fill.get(key.removeprefix(ENCODER), 0))
 
     joined = {}
     for key in dict.fromkeys(key for part in parts for key in part):
         values = [
-            pad(key, part[key].to(batch["labels"].device), part["labels"].shape)
-            for part in parts
-            if key in part
+            pad(key, part[key].to(batch["labels"].device), part) for part in parts if key in part
         ]
         if len({(value.shape[1:], value.dtype) for value in values}) > 1:
             raise ValueError(

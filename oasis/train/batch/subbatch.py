@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from oasis.names import IGNORED
-from oasis.train.batch.images import IMAGE_KEYS, image_rows
+from oasis.train.batch.columns import ENCODER
+from oasis.train.batch.images import MEDIA_KEYS, drop_empty_images, image_rows
 
 
 class Nothing(dict):
@@ -66,6 +67,12 @@ def right_padded(batch: dict) -> dict:
     return moved
 
 
+def padding(batch: dict) -> int:
+    """Positions that are padding; 0 without an attention mask, where nothing is known of it."""
+    labels, mask = batch["labels"], batch.get("attention_mask")
+    return 0 if mask is None or mask.shape != labels.shape else int((mask == 0).sum())
+
+
 def is_right_padded(mask: Tensor) -> bool:
     """Whether a mask is [N, L] of ones, and zeros behind them."""
     return mask.ndim == 2 and bool(
@@ -79,7 +86,10 @@ def per_token(batch: dict) -> list[str]:
     return [
         key
         for key, value in batch.items()
-        if isinstance(value, Tensor) and value.shape[:2] == shape and key not in IMAGE_KEYS
+        if isinstance(value, Tensor)
+        and value.shape[:2] == shape
+        and key not in MEDIA_KEYS
+        and not key.startswith(ENCODER)
     ]
 
 
@@ -90,22 +100,24 @@ def take(batch: dict, rows: Tensor | list[int]) -> dict:
     A column is kept where one of them has a label, be it padding. Without an `attention_mask`
     nothing is known of padding and nothing is dropped.
 
-    With "oasis_num_images" (`images.count_images`) the rows' own images come along; where
-    they have none, the image tensors are left out, as models want it.
+    With "oasis_num_images" and "oasis_num_videos" (`images.count_images`) the rows' own images and
+    videos come along; where they have none, those tensors are left out, as models want it.
 
     Raises:
         ValueError: a tensor of which dimension 0 is not the samples, or a list of another length.
     """
     num = len(batch["labels"])
     index = torch.as_tensor(rows, dtype=torch.int64)
-    images = image_rows(batch, index)
+    media = image_rows(batch, index)
     rows_of = {}
     for key, value in batch.items():
-        if key not in images:
+        if key not in media:
             rows_of[key] = _rows(key, value, index, num)
-        elif len(images[key]):
-            rows_of[key] = value[images[key].to(value.device)]
-    rows_of = right_padded(rows_of)
+        elif len(media[key]) and isinstance(value, Tensor):
+            rows_of[key] = value[media[key].to(value.device)]
+        elif len(media[key]):
+            rows_of[key] = [value[row] for row in media[key].tolist()]
+    rows_of = right_padded(drop_empty_images(rows_of))
     labels, mask = rows_of["labels"], rows_of.get("attention_mask")
     labels[:, 0] = IGNORED  # nothing predicts it; some counts include it
     if mask is None or mask.shape != labels.shape:
@@ -140,8 +152,10 @@ def dummy(batch: dict, row: int) -> Nothing:
     out = take(batch, [row])
     labels = out["labels"]
     length = labels.shape[1]
+    each = per_token(out)
     if all(
-        isinstance(v, Tensor) and (v.ndim == 1 or v.shape == labels.shape) for v in out.values()
+        isinstance(v, Tensor) and (v.ndim == 1 or (key in each and v.ndim == 2))
+        for key, v in out.items()
     ):
         attended = out["attention_mask"][0] if "attention_mask" in out else torch.ones(length)
         column = int(attended.ne(0).to(torch.int8).argmax())

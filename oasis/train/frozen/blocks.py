@@ -7,7 +7,7 @@ import math
 from torch import Tensor, nn
 
 from oasis.train.frozen.prefix import Skip
-from oasis.train.scoring import base_model
+from oasis.train.models import base_model, text_config
 
 
 def all_blocks(model: nn.Module) -> list[nn.Module]:
@@ -20,7 +20,8 @@ def all_blocks(model: nn.Module) -> list[nn.Module]:
         ValueError: no list of as many modules as the configuration says there are blocks.
     """
     base = base_model(model)
-    count = base.config.get_text_config().num_hidden_layers
+    config = text_config(model)
+    count = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
     decoder: nn.Module = base.get_decoder() if hasattr(base, "get_decoder") else base
     lists = [m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     # A vision tower of the same depth comes first in some models; the text stack is the larger one.

@@ -17,15 +17,16 @@ from oasis.selection.memory import WIDTH
 from oasis.train.batch.subbatch import right_padded, targets
 from oasis.train.frozen.blocks import all_blocks, evenly, last_block, middle_block, output_of
 from oasis.train.frozen.prefix import FrozenPrefix, Skip
+from oasis.train.head import Head
+from oasis.train.models import prompt_length, unwrap
 from oasis.train.scoring import (
     NOT_CALLED,
-    Head,
+    as_little,
     check_length,
     evaluating,
     head_hook,
     head_scores,
     model_inputs,
-    unwrap,
 )
 from oasis.train.signals.features import attended, image_text_score, mean_over
 from oasis.train.signals.sample_grads import SampleGradients
@@ -34,6 +35,11 @@ GRAMS = frozenset({"gram", "validation", "sketch"})  # those of the layer's grad
 HEAD = GRAMS | {"loss", "entropy", "el2n"}
 GRADS = frozenset({"full_grads", "middle_grads"})
 LAYERS = ("head", "last_block")  # whose gradients the Gram matrix is of
+
+
+def of_head(needs: frozenset[str], layer: str) -> frozenset[str]:
+    """What of `needs` comes from the output head's weight."""
+    return (needs & HEAD) - (GRAMS if layer == "last_block" else frozenset())
 
 
 def compute(
@@ -65,8 +71,8 @@ def compute(
     labels = batch["labels"]
     count = len(labels) if candidates is None else candidates
     block = needs & GRAMS if layer == "last_block" else frozenset()
-    of_head = (needs & HEAD) - block
-    scored, differentiated = bool(of_head), bool(needs & GRADS or block)
+    asked = of_head(needs, layer)
+    scored, differentiated = bool(asked), bool(needs & GRADS or block)
     if scored and head.error is not None:
         raise ValueError(head.error)
     where = targets(labels)
@@ -81,12 +87,12 @@ def compute(
         calls.append(hidden.shape)
         last = hidden.detach()
         if scored:
-            known = head_scores(module, last, labels, head, WIDTH * ("sketch" in of_head))
-            found.update({name: getattr(known, name)[:count] for name in of_head - GRAMS})
-            found.update(_grams(known.gram, known.sketch, of_head, count))
+            known = head_scores(module, last, labels, head, WIDTH * ("sketch" in asked))
+            found.update({name: getattr(known, name)[:count] for name in asked - GRAMS})
+            found.update(grams_of(known.gram, known.sketch, asked, count))
         found.update(_of_states(model, batch, last, needs, count))
         if not differentiated:
-            return hidden[:, :0]
+            return as_little(module, hidden)
         if head.gather:
             return hidden[where].unsqueeze(0)
         # Of NaN at other positions, a gradient of zero would make NaN in the head's weight.
@@ -109,7 +115,7 @@ def compute(
             found.update(grads.sketches(losses[:count], groups))
             if block:
                 gram, rows = grads.gram(losses, last_weights, WIDTH * ("sketch" in block))
-                found.update(_grams(gram, rows, block, count))
+                found.update(grams_of(gram, rows, block, count))
     return found
 
 
@@ -126,7 +132,7 @@ def _of_states(
     return found
 
 
-def _grams(
+def grams_of(
     gram: Tensor, sketch: Tensor | None, needs: frozenset[str], count: int
 ) -> dict[str, Tensor | None]:
     """Of the Gram matrix and the sketches of all rows, what `needs` asks for: of the first `count`,
@@ -180,6 +186,7 @@ def _block_means(
     that are cached included.
     """
     blocks, where = all_blocks(model), attended(batch)
+    virtual = prompt_length(model)
     chosen = evenly(len(blocks))
     frozen = sorted({i for i in chosen if isinstance(blocks[i], Skip)})
     means: dict[int, Tensor] = {}
@@ -191,7 +198,8 @@ def _block_means(
 
     def keep(index: int):
         def hook(module: nn.Module, args: tuple, output: Tensor | tuple) -> None:
-            means[index] = mean_over(output_of(output).detach(), where)[:count]
+            states = output_of(output).detach()[:, virtual:]
+            means[index] = mean_over(states, where)[:count]
             if len(means) == len(set(chosen)):
                 found["features_multi"] = torch.stack([means[i] for i in chosen], dim=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oasis.train.scoring import unwrap
+from oasis.train.models import unwrap
 
 
 def attended(batch: dict) -> Tensor:

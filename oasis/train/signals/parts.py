@@ -1,0 +1,157 @@
+"""Scoring for less than a forward of the whole batch: in parts of one length, or less deep.
+
+In parts: the rows are sorted by length and scored a few at a time, each part as long as its longest
+row, so that little is padding; the scores are those of one forward. Less deep: the forward ends
+after some blocks, through the model's own last norm and head, and the scores are others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from oasis.names import IGNORED
+from oasis.selection.memory import WIDTH
+from oasis.train.batch.subbatch import right_padded, take, targets
+from oasis.train.frozen.blocks import all_blocks
+from oasis.train.frozen.prefix import Skip
+from oasis.train.head import Head
+from oasis.train.models import base_model, is_encoder_decoder
+from oasis.train.scoring import (
+    NOT_CALLED,
+    as_little,
+    check_length,
+    evaluating,
+    head_hook,
+    head_scores,
+    model_inputs,
+)
+from oasis.train.signals.compute import GRAMS, HEAD, grams_of
+from oasis.train.signals.features import attended, mean_over
+
+FORWARD_ALONE = HEAD | {"features"}  # signals of a forward that may be in parts or less deep
+
+
+def by_length(batch: dict, size: int) -> list[Tensor]:
+    """The rows of `batch` in parts of at most `size`, the shortest first."""
+    return list(attended(batch).sum(dim=1).cpu().argsort(stable=True).split(size))
+
+
+@contextlib.contextmanager
+def ending_after(model: nn.Module, depth: int | None) -> Iterator[None]:
+    """While open, blocks from number `depth` (counted from 0) on give what they are given."""
+    upper = [] if depth is None else all_blocks(model)[depth:]
+
+    def pass_on(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return hidden_states
+
+    before = [vars(block).get("forward") for block in upper]  # of accelerate's hooks
+    try:
+        for block in upper:
+            block.forward = pass_on
+        yield
+    finally:
+        for block, forward in zip(upper, before, strict=True):
+            if forward is None:
+                vars(block).pop("forward", None)
+            else:
+                block.forward = forward
+
+
+def compute_in_parts(
+    model: nn.Module,
+    batch: dict,
+    head: Head,
+    needs: frozenset[str],
+    candidates: int | None = None,
+    size: int | None = None,
+) -> dict[str, Tensor | None]:
+    """`compute.compute` of signals among `FORWARD_ALONE`, from forwards of at most `size` rows.
+
+    Raises:
+        ValueError: the head cannot be scored by.
+    """
+    if head.error is not None and needs & HEAD:
+        raise ValueError(head.error)
+    batch = right_padded(batch)
+    count, rows = candidates or len(batch["labels"]), len(batch["labels"])
+    parts = by_length(batch, size or rows)
+    states: list[Tensor] = [torch.empty(0)] * rows
+    wanted, means = list(states), list(states)
+    found: dict[str, Tensor | None] = {}
+    of_head = needs & HEAD
+    calls = 0
+
+    def capture(module: nn.Module, hidden: Tensor) -> Tensor:
+        nonlocal calls
+        labels, real = part["labels"], attended(part)
+        check_length(hidden, labels)
+        where, after = targets(labels), labels.roll(-1, dims=1)
+        mean = mean_over(hidden, real) if "features" in needs else hidden
+        counts = where.sum(dim=1).tolist()
+        pieces = hidden[where].split(counts), after[where].split(counts), mean
+        for row, *of_row in zip(index.tolist(), *pieces, strict=True):
+            states[row], wanted[row], means[row] = of_row
+        calls += 1
+        if of_head and calls == len(parts):  # here, since sharded weights are gathered here
+            at_labels = _together(states, wanted)
+            known = head_scores(module, *at_labels, head, WIDTH * ("sketch" in needs))
+            found.update({name: getattr(known, name)[:count] for name in of_head - GRAMS})
+            found.update(grams_of(known.gram, known.sketch, of_head, count))
+        return as_little(module, hidden)
+
+    with evaluating(model), head_hook(model, capture):
+        for number, index in enumerate(parts, 1):
+            part = take(batch, index) if len(parts) > 1 else batch
+            index = index if len(parts) > 1 else torch.arange(rows)
+            model(**model_inputs(model, part))
+            if calls != number:
+                raise RuntimeError(NOT_CALLED.format(calls - number + 1))
+    if "features" in needs:
+        found["features"] = torch.stack(means[:count])
+    return found
+
+
+def _together(states: list[Tensor], wanted: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Hidden states [N, T + 1, D] and labels [N, T + 1] of nothing but label positions."""
+    hidden = pad_sequence(states, batch_first=True)
+    labels = pad_sequence(wanted, batch_first=True, padding_value=IGNORED)
+    return F.pad(hidden, (0, 0, 0, 1)), F.pad(labels, (1, 0), value=IGNORED)
+
+
+def check_cheaper(
+    model: nn.Module, depth: int | None, size: int | None, needs: frozenset[str], layer: str
+) -> None:
+    """ValueError where scoring cannot be less deep (`score_depth`) or in parts."""
+    for name, value in (("score_depth", depth), ("score_batch_size", size)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: got {value!r}, expected a whole number from 1, or None")
+        other = sorted(needs - FORWARD_ALONE)
+        if not needs or other or layer != "head":
+            what = f"layer={layer!r}" if layer != "head" else ", ".join(other) or "no signal at all"
+            raise ValueError(
+                f"{name}: got {value}, but the policy asks for {what}; expected a policy that "
+                f"scores by the output head alone ({', '.join(sorted(FORWARD_ALONE))})"
+            )
+    if depth is None:
+        return
+    if is_encoder_decoder(model):
+        raise ValueError(
+            f"score_depth: got {depth} and an encoder-decoder, {type(base_model(model)).__name__}, "
+            "expected a decoder alone; leave score_depth off"
+        )
+    blocks = all_blocks(model)
+    lowest = 1 + sum(isinstance(block, Skip) for block in blocks)
+    if not lowest <= depth < len(blocks):
+        raise ValueError(
+            f"score_depth: got {depth}, expected {lowest} to {len(blocks) - 1} of the "
+            f"{len(blocks)} blocks of {type(base_model(model)).__name__}"
+        )
