@@ -46,7 +46,7 @@ def adapt(
     screen.set_up(quiet, verbose)
     with running(f"interrupted; {out} keeps what was done"):
         curves = list(adapting.adapt(configs, progress=not quiet))
-        for line in adapting.told(curves):
+        for line in adapting.tables(curves):
             print(line)
 
 

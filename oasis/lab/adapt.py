@@ -73,7 +73,7 @@ def adapt(configs: Sequence[RunConfig], *, progress: bool = True) -> Iterator[Cu
 
 def curve(config: RunConfig) -> Curve:
     """From the record of a finished run."""
-    events = [
+    events: list[Mapping[str, Any]] = [
         event
         for event in read_events(config.directory / EVENTS)
         if event["type"] in ("evaluation", "probe")
@@ -85,7 +85,7 @@ def curve(config: RunConfig) -> Curve:
     return Curve(config.name, [event["step"] for event in events], **values)
 
 
-def told(curves: Sequence[Curve]) -> Iterator[str]:
+def tables(curves: Sequence[Curve]) -> Iterator[str]:
     """A table for each task: a line for each model, a column for each number of steps."""
     for kind, shown in (("accuracy", "{:.1%}"), ("loss", "{:.3f}")):
         for task in getattr(curves[0], kind):

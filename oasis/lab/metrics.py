@@ -77,7 +77,7 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def told_loss(loss: float) -> str:
+def loss_text(loss: float) -> str:
     """A loss in nats, and its perplexity."""
     return f"loss {loss:.3f} (perplexity {perplexity(loss):.4g})"
 

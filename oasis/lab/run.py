@@ -29,7 +29,7 @@ from oasis.lab.record.checkpoints import (
     erase,
     save_adapter,
 )
-from oasis.lab.record.events import VERSION, Evaluation
+from oasis.lab.record.events import VERSION, Evaluation, Measures, Number
 from oasis.lab.record.lock import locked, refuse_busy
 from oasis.lab.record.log import ADAPTER, CONFIG, EVENTS, EventLog, end_event, read_events
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
@@ -75,7 +75,7 @@ class Boundaries(TrainerCallback):
 
     def probe(self, model: nn.Module, step: int) -> None:
         found, seconds = self._measure(model, slice(None), self.config.boundary_held_out)
-        self.log.write({"type": "probe", "step": step, **_judged(found), "seconds": seconds})
+        self.log.write({"type": "probe", "step": step, **_measures(found), "seconds": seconds})
         if self.progress:
             tqdm.write(f"after step {step}: {in_words(found)}")
 
@@ -108,21 +108,31 @@ class Boundaries(TrainerCallback):
 def _evaluation(
     step: int, after_task: int, found: Mapping[str, Measured], seconds: float
 ) -> Evaluation:
-    place: Any = {"type": "evaluation", "step": step, "after_task": after_task}
-    return {**place, **_judged(found), "seconds": seconds}
+    return {
+        "type": "evaluation",
+        "step": step,
+        "after_task": after_task,
+        **_measures(found),
+        "seconds": seconds,
+    }
 
 
-def _judged(found: Mapping[str, Measured]) -> dict[str, dict[str, float]]:
+def _measures(found: Mapping[str, Measured]) -> Measures:
     """Accuracies, and beside them held-out losses where there are tasks in free text."""
-    accuracy = {n: one.accuracy for n, one in found.items() if one.accuracy is not None}
+    measures: Measures = {
+        "accuracy": {n: one.accuracy for n, one in found.items() if one.accuracy is not None}
+    }
     answers = {
         name: {answer: list(counts) for answer, counts in one.answers.items()}
         for name, one in found.items()
         if one.answers is not None
     }
-    losses = {n: one.loss for n, one in found.items() if one.loss is not None}
-    parts = {"answers": answers, "loss": losses}
-    return {"accuracy": accuracy, **{name: part for name, part in parts.items() if part}}
+    if answers:
+        measures["answers"] = answers
+    loss: dict[str, Number] = {n: one.loss for n, one in found.items() if one.loss is not None}
+    if loss:
+        measures["loss"] = loss
+    return measures
 
 
 def in_words(found: Mapping[str, Measured]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oasis.lab.metrics import told_loss
+from oasis.lab.metrics import loss_text
 from oasis.lab.record.result import RunResult
 
 
@@ -17,8 +17,8 @@ def summary(result: RunResult) -> Iterator[str]:
             yield f"{name}: {start}{100 * after:.1f} % at the end"
         for name, after in result.losses[-1].items():
             before = result.losses[0].get(name)
-            start = "" if before is None else f"{told_loss(before)} before training, "
-            yield f"{name}: held-out {start}{told_loss(after)} at the end"
+            start = "" if before is None else f"{loss_text(before)} before training, "
+            yield f"{name}: held-out {start}{loss_text(after)} at the end"
         if result.a_last is not None and result.a_avg is not None:
             yield f"A_last {100 * result.a_last:.1f} %, A_avg {100 * result.a_avg:.1f} %"
     taken = f"trained on {result.selected} of {result.candidates} samples"

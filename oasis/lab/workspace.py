@@ -32,7 +32,7 @@ from oasis.lab.evaluate import (
     held_out_loss,
     pad_id,
 )
-from oasis.lab.metrics import told_loss
+from oasis.lab.metrics import loss_text
 from oasis.lab.preflight import check_model, check_start, check_tasks
 from oasis.lab.record.accuracy import accuracy_of
 from oasis.lab.record.log import ADAPTER
@@ -60,7 +60,7 @@ class Measured:
         if self.accuracy is not None:
             parts.append(f"{100 * self.accuracy:.1f} %")
         if self.loss is not None:
-            parts.append(told_loss(self.loss))
+            parts.append(loss_text(self.loss))
         return ", ".join(parts)
 
 

@@ -17,7 +17,7 @@ from oasis.lab.data.benchmarks import (
     read_trace,
 )
 from oasis.lab.data.encoded import encode_task
-from oasis.lab.data.prepare import _told
+from oasis.lab.data.prepare import _other_answers
 from oasis.lab.data.tasks import Example
 from oasis.lab.evaluate import choice_accuracy
 from oasis.lab.metrics import METRICS
@@ -187,7 +187,7 @@ def test_a_label_of_no_choice_is_trained_on_and_never_right(sequence):
     tokenizer = tiny_text.tokenizer()
     encoded = encode_task(task, tokenizer, 64)
     assert choice_accuracy(tiny_text.model(), tokenizer, encoded) == 0.0
-    (line,) = _told(task)
+    (line,) = _other_answers(task)
     assert line.startswith("agnews: 1 of 2 rows to train on and 1 of 1 held out have an answer")
 
 

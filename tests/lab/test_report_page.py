@@ -70,7 +70,7 @@ def test_a_curve_is_where_the_pointer_is_told_it_is(runs):
     height = figure.get_size_inches()[1] * 72
     place = bottom - (0.75 - low) / (high - low) * (bottom - top)
     assert place == pytest.approx(height - y, abs=0.2)
-    assert hover.told([panel]) == "oasis ends at 75.0 %"
+    assert hover.ends([panel]) == "oasis ends at 75.0 %"
 
 
 def test_every_figure_is_described_and_every_curve_is_data(page):

@@ -82,6 +82,13 @@ def test_it_chooses_what_the_policy_chooses_of_the_same_signals(folder, rows, tm
     assert judged[7]["score"] == pytest.approx(norm, rel=1e-3)
 
 
+def test_a_policy_that_needs_a_model_refuses_none(folder):
+    encoder = Encoder(models.load_tokenizer(folder), 1024)
+    Scorer(None, encoder, policies.create("random", 0.25, 3))
+    with pytest.raises(ValueError, match="model: got None, expected one: the policy needs"):
+        Scorer(None, encoder, policies.create("oasis", 0.25, 3))
+
+
 def test_a_copy_is_redundant_with_the_row_that_was_picked(folder, tmp_path):
     (row,) = tiny_folder.numbers(1)
     rows = tiny_folder.write_rows(tmp_path / "rows.jsonl", [row, row, row, row])
@@ -280,10 +287,8 @@ def test_other_rows_are_refused_before_anything_is_encoded_or_loaded(
 def test_rows_that_were_read_are_not_encoded_again(folder, rows, tmp_path, monkeypatch):
     part = settings(folder, rows, tmp_path / "part.jsonl")
     killed_after(part, 3, monkeypatch)
-    encode, calls = run_module.encode_or_why, []
-    monkeypatch.setattr(
-        run_module, "encode_or_why", lambda *args: calls.append(args) or encode(*args)
-    )
+    encode, calls = Encoder.or_why, []
+    monkeypatch.setattr(Encoder, "or_why", lambda *args: calls.append(args) or encode(*args))
     select(part, progress=False)
     assert len(calls) == 50 - 3 * 8
 

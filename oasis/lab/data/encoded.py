@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,7 @@ def encode_examples(
     ]
 
 
-def prompt_of(item: dict[str, Any]) -> list[int]:
+def prompt_of(item: Mapping[str, Any]) -> list[int]:
     """The tokens of an item before its (last) answer."""
     labels = item["labels"]
     start = len(labels)

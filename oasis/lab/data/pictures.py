@@ -74,8 +74,8 @@ def open_all(pictures: tuple[Picture, ...], where: str) -> tuple[list[Image], li
             images.append(open_picture(io.BytesIO(contents[-1])))
         except OSError as error:
             kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
-            told = error.strerror or re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))
-            raise kind(f"{where}: the image {picture} cannot be read ({told})") from error
+            reason = error.strerror or re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))
+            raise kind(f"{where}: the image {picture} cannot be read ({reason})") from error
     return images, contents
 
 

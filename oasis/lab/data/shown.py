@@ -63,5 +63,8 @@ class Labels:
         self.met[number] = 1
         prompt, ids = prompt_of(item), item["input_ids"]
         # A character is one token at most, but for those of several bytes.
-        parts = ids[: len(prompt)][: 4 * ASKED], ids[len(prompt) :][: 4 * ANSWERED]
-        return shown(*(self.tokenizer.decode(part, skip_special_tokens=True) for part in parts))
+        asked, answered = ids[: len(prompt)][: 4 * ASKED], ids[len(prompt) :][: 4 * ANSWERED]
+        return shown(self._decoded(asked), self._decoded(answered))
+
+    def _decoded(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))

@@ -85,28 +85,31 @@ class Step(TypedDict):
     tokens: int
 
 
-class Evaluation(TypedDict):
-    """Accuracies after a task (its index; -1: before training), in [0, 1]; of tasks with choices
-    `answers`, by answer [right, all] held-out examples, from which macro and micro accuracy come;
-    of tasks in free text the held-out loss, in nats per label token.
+class Measures(TypedDict):
+    """How good a model is, by task: accuracies in [0, 1]; of tasks with choices `answers`, by
+    answer [right, all] held-out examples, from which macro and micro accuracy come; of tasks in
+    free text the held-out loss, in nats per label token.
     """
+
+    accuracy: dict[str, Number]
+    answers: NotRequired[dict[str, dict[str, list[int]]]]
+    loss: NotRequired[dict[str, Number]]
+
+
+class Evaluation(Measures):
+    """How good the model is after a task (its index; -1: before training)."""
 
     type: Literal["evaluation"]
     step: int
     after_task: int
-    accuracy: dict[str, Number]
-    answers: NotRequired[dict[str, dict[str, list[int]]]]
-    loss: NotRequired[dict[str, Number]]
     seconds: float
 
 
-class Probe(TypedDict):
-    """How good the model is at all tasks within a task (`probes`); else as of an evaluation."""
+class Probe(Measures):
+    """How good the model is at all tasks within a task (`probes`)."""
 
     type: Literal["probe"]
     step: int
-    accuracy: dict[str, Number]
-    loss: NotRequired[dict[str, Number]]
     seconds: float
 
 

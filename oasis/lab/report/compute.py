@@ -68,20 +68,21 @@ def points(found: Iterable[Variant], measure: str, average: str) -> list[Point]:
     scoring, training = MEASURES[measure]
     result = []
     for variant in found:
-        rows = variant.rows[[scoring, training, AVERAGES[average]]].astype(float)
-        cost = rows[scoring] + rows[training]
-        if rows.isna().any(axis=None) or not (cost > 0).all():
+        names = [scoring, training, AVERAGES[average]]
+        scored, trained, accuracy = variant.rows[names].astype(float).to_numpy().T
+        cost = scored + trained
+        if np.isnan(cost + accuracy).any() or not (cost > 0).all():
             continue
         seeds = [_seed(run, place) for place, run in enumerate(variant.runs)]
-        pairs = zip(cost, rows[AVERAGES[average]], strict=True)
+        pairs = zip(cost.tolist(), accuracy.tolist(), strict=True)
         result.append(
             Point(
                 label=variant.label,
                 policy=variant.policy,
                 ratio=variant.ratio,
                 cost=float(cost.mean()),
-                accuracy=float(rows[AVERAGES[average]].mean()),
-                seeds={s: (float(a), float(b)) for s, (a, b) in zip(seeds, pairs, strict=True)},
+                accuracy=float(accuracy.mean()),
+                seeds=dict(zip(seeds, pairs, strict=True)),
             )
         )
     return sorted(result, key=lambda point: (point.label, point.cost))

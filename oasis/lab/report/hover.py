@@ -53,7 +53,7 @@ def _curves(axes: Axes, colours: Mapping[str, str]) -> list[dict[str, Any]]:
             named.append((container.get_label(), container.lines[0]))
     curves = []
     for label, line in named:
-        text, points = str(label), line.get_xydata()
+        text, points = str(label), np.asarray(line.get_xydata())
         points = points[np.isfinite(points).all(axis=1)]
         if text.startswith("_") or not text or not len(points):
             continue
@@ -74,7 +74,7 @@ def _is_percent(axis: Axis) -> bool:
     return axis.get_major_formatter()(0.5, 0).rstrip().endswith("%")
 
 
-def told(found: list[dict[str, Any]]) -> str:
+def ends(found: list[dict[str, Any]]) -> str:
     """Where each curve ends, in words: "oasis ends at 76.6 %"; "" where there are none."""
     ends = dict.fromkeys(
         f"{curve['name']} ends at {_number(curve['points'][-1][1], panel['percent'][1])}"

@@ -152,7 +152,7 @@ def card(
     svg = to_svg(figure)
     panels = hover.panels(figure, VARIABLES)  # it has been drawn
     about = ". ".join(
-        part for part in (f"{title}: {caption}".rstrip("."), hover.told(panels)) if part
+        part for part in (f"{title}: {caption}".rstrip("."), hover.ends(panels)) if part
     )
     return {
         "title": title,

@@ -91,7 +91,8 @@ def ends(found: Sequence[Sample]) -> list[Sample]:
     most = max(SHOWN // max(1, len(tasks)), FEWEST)
     for own in tasks.values():
         count = min(most, len(own) // 2 or 1)
-        twins = sorted((s for s in own if s.twin), key=lambda s: -abs(s.twin.cosine))
+        pairs = [(-abs(s.twin.cosine), s) for s in own if s.twin]
+        twins = [s for _, s in sorted(pairs, key=lambda pair: pair[0])]
         for kind, part in (
             (MOST, own[:count]),
             (LEAST, own[len(own) - count :]),
@@ -125,8 +126,9 @@ def _samples(run: Run) -> list[Sample]:
 
 def _task(run: Run, batch: Batch, place: int) -> str:
     number = batch.task[place]
-    known = number is not None and 0 <= number < len(run.tasks)
-    return run.tasks[number] if known else ""
+    if number is None or not 0 <= number < len(run.tasks):
+        return ""
+    return run.tasks[number]
 
 
 def _twin(run: Run, batch: Batch, place: int) -> Twin | None:

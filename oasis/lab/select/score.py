@@ -32,6 +32,9 @@ class Scorer:
     Policies that ask for gradients of trained weights (and `layer` "last_block") get those of a
     fresh LoRA on the model: what the first step of a training would see. Where the policy asks for
     nothing, `model` may be None.
+
+    Raises:
+        ValueError: there is no model, and the policy asks for something.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class Scorer:
         self.policy, self.layer = policy, layer
         self.model: nn.Module | None = model
         needs = frozenset(policy.needs)
-        if needs & GRADS or (layer == "last_block" and needs & GRAMS):
-            assert model is not None  # None is of a policy that needs nothing
+        if model is None:
+            if needs:
+                raise ValueError(f"model: got None, expected one: the policy needs {sorted(needs)}")
+        elif needs & GRADS or (layer == "last_block" and needs & GRAMS):
             self.model = models.attach_lora(model, rank=16, alpha=None, layers=None, seed=seed)
         self.pad = pad_id(encoder.tokenizer)
         self.collate: Collate = Collator(self.pad, "right")
@@ -68,7 +73,7 @@ class Scorer:
         tokens = targets(batch["labels"]).sum(dim=1)
         known: dict[str, Any] = {}
         if needs:
-            assert self.model is not None
+            assert self.model is not None  # as was seen to when this was made
             if self._head is None or not self._head.verified:
                 self._head = inspect_head(self.model, batch)
             scored = batch

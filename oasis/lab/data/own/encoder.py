@@ -49,13 +49,15 @@ class Encoder:
             TooLong: more than `max_length` tokens, with images among them.
             ValueError, FileNotFoundError: naming the row and an image that cannot be read.
         """
-        template = self.processor is not None and sample.kind != WHOLE and self.chat is not False
-        if sample.images and not (template and self.processor.chat_template):
+        template = None
+        if self.processor is not None and sample.kind != WHOLE and self.chat is not False:
+            template = self.processor.chat_template
+        if sample.images and not template:
             raise ValueError(
                 f"{sample.key}: images are placed by the processor's chat template, and "
                 + ("data.chat is false" if self.chat is False else "it has none")
             )
-        if template and self.processor.chat_template:
+        if template:
             return self._processed(sample)
         return encode_sample(sample, self.tokenizer, self.max_length, chat=self.chat)
 

@@ -250,17 +250,17 @@ def _shows(turns: Any) -> bool:
 
 def _parts(parts: list[Any], key: str, where: str) -> str:
     """The text of a turn in parts, with a mark where an image goes."""
-    told = []
+    written = []
     for at, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "text":
-            told.append(_as_text(part.get("text"), key, f'{where}[{at}] "text"'))
+            written.append(_as_text(part.get("text"), key, f'{where}[{at}] "text"'))
         elif kind == "image" and not any(part.get(name) for name in INSIDE):
-            told.append(MARK)
+            written.append(MARK)
         else:
             got = repr(kind) if isinstance(part, dict) else kind_of(part)
             raise ValueError(
                 f'{key}: got {got} as {where}[{at}], expected {{"type": "text", "text": ...}}, or '
                 f'{{"type": "image"}} with its image in a field of the row ({", ".join(IMAGES)})'
             )
-    return "".join(told)
+    return "".join(written)

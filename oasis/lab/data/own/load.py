@@ -73,7 +73,7 @@ class Counts:
     last_only: int = 0
 
     def add(self, found: Encoded | str) -> None:
-        """Count a row: its tokens, or why it has none (see `encode_or_why`)."""
+        """Count a row: its tokens, or why it has none (see `Encoder.or_why`)."""
         self.rows += 1
         if isinstance(found, Encoded):
             self.cut += found.cut > 0
@@ -203,8 +203,8 @@ class _Loader:
         asked = [turn for turn in sample.turns if turn[0] != "assistant"] or sample.turns
         seen = [hashlib.sha256(content).hexdigest() for content in encoded.contents]
         digest = hashlib.sha256(repr((self.seed, asked, *seen)).encode()).digest()
-        told = (task.name, held_out, encoded.ids, encoded.labels, *seen)
-        self.digest.update(repr(told).encode())
+        row = (task.name, held_out, encoded.ids, encoded.labels, *seen)
+        self.digest.update(repr(row).encode())
         if held_out:
             task.test.append(number)
         else:
