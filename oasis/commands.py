@@ -140,9 +140,12 @@ def _plan(settings: RunConfig) -> None:
         from oasis.lab import paper
         from oasis.lab.dry_run import dry_run
     name = settings.paper
-    empty = name is not None and settings.model == paper.settings(name)["model"]
     with running("interrupted"):
-        for line in paper.plan(name, settings) if empty else dry_run(settings):
+        if name is not None and settings.model == paper.settings(name)["model"]:
+            lines = paper.plan(name, settings)  # with empty weights
+        else:
+            lines = dry_run(settings)
+        for line in lines:
             print(line)
 
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from oasis import policies
 from oasis.lab import paper, strict_yaml
 from oasis.lab.data.benchmarks import PRESETS
 from oasis.lab.data.own.settings import Data
@@ -33,13 +32,10 @@ from oasis.lab.settings.kinds import (
     Texts,
     one_of,
 )
-from oasis.train.fill import MODES
-from oasis.train.signals.compute import LAYERS
+from oasis.lab.settings.selection import Selection
 
 NAME, FREE, SHARED = Scope.NAME, Scope.FREE, Scope.SHARED
 PER_TASK, VARIES, COLUMN = Scope.PER_TASK, Scope.VARIES, Scope.COLUMN
-
-
 MODELS = paper.NAMES
 
 
@@ -230,45 +226,6 @@ class Stream(Settings):
                     "than 2^31 in all"
                 )
         return self
-
-
-def _policy(name: str) -> str:
-    if name not in policies.names():
-        known = policies.names()
-        raise ValueError(f"got {name!r}, expected one of {', '.join(known)}{nearest(name, known)}")
-    return name
-
-
-PolicyName = Annotated[Text, AfterValidator(_policy), Must("the name of a policy")]
-
-
-class Selection(Settings):
-    """Selection: who selects, and by what."""
-
-    policy: PolicyName = setting(
-        "oasis", "Who selects ([policies.md](policies.md)).", VARIES, "name it under `policies`"
-    )
-    ratio: Share = setting(0.25, "Fraction of the candidates to train on.", VARIES, "set `ratios`")
-    policy_options: dict[str, Any] = setting(
-        {}, "Further options of the policy.", VARIES, "set `options` of an entry of `policies`"
-    )
-    mode: Annotated[str, one_of(*MODES)] = setting(
-        "step",
-        "Steps that train on what is selected of a candidate batch each, or (fill) on `batch_size` "
-        "selected samples each: `ratio` as many steps ([training.md](training.md)).",
-        COLUMN,
-    )
-    layer: Annotated[str, one_of(*LAYERS)] = setting(
-        "head",
-        "Whose gradients score: the output head's, from a forward, or those of the LoRA weights of "
-        "the last block.",
-    )
-    seed: Seed = setting(
-        0,
-        "Of the policy's draws, the order of arrival, the memory's draws and LoRA's first weights.",
-        VARIES,
-        "set `seeds`",
-    )
 
 
 class Model(Settings):

@@ -29,10 +29,10 @@ def redundant(selection: Selection, signals: Signals) -> list[Redundant | None] 
     A row is redundant where its informativeness, before what it shares with rows already picked was
     taken off, is at least the lowest score picked. None for a policy that scores no redundancy.
     """
-    scores = selection.informativeness, selection.adjusted
-    if scores[0] is None or scores[1] is None or signals.gram is None:
+    score, adjusted = selection.informativeness, selection.adjusted
+    if score is None or adjusted is None or signals.gram is None:
         return None
-    score, adjusted = (values.cpu().double() for values in scores)
+    score, adjusted = score.cpu().double(), adjusted.cpu().double()
     mask = selection.mask.cpu()
     found: list[Redundant | None] = [None] * len(mask)
     picks = mask.nonzero().flatten()

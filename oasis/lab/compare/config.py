@@ -15,7 +15,7 @@ from pydantic import AfterValidator, model_validator
 from oasis import policies
 from oasis.lab import preflight, strict_yaml
 from oasis.lab.compare.imports import load_modules
-from oasis.lab.config import PolicyName, RunConfig
+from oasis.lab.config import RunConfig
 from oasis.lab.names import check_folder_name
 from oasis.lab.settings import Scope, Settings, WrongSetting, in_grid, names, override, setting
 from oasis.lab.settings.errors import unknown
@@ -28,6 +28,7 @@ from oasis.lab.settings.kinds import (
     Share,
     Text,
 )
+from oasis.lab.settings.selection import PolicyName
 
 SAVE_STEPS = 50  # steps between two checkpoints of a run, where `run.save_steps` is not set
 
