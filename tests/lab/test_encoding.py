@@ -101,7 +101,7 @@ def test_held_out_texts_are_not_trained_on(numbers):
 
 
 def test_tasks_refuse(numbers):
-    with pytest.raises(ValueError, match="task: got 'nothing', expected one of bbc"):
+    with pytest.raises(ValueError, match="task: got 'nothing', expected one of adjectives, bbc"):
         tasks.load("nothing")
     with pytest.raises(ValueError, match="train: got 99 examples of task 'numbers', expected 1 to"):
         tasks.load("numbers", train=99)

@@ -28,7 +28,7 @@ def finished(folder, policy: str = "oasis", **changes):
 
 def test_a_run_writes_what_the_types_say_and_nothing_else(tmp_path):
     """Strict, with no field beside: nothing is written that nobody can read, nor read unwritten."""
-    settings, result = finished(tmp_path)
+    settings, result = finished(tmp_path, probes=[1])
     strict = TypeAdapter(Event, config=ConfigDict(strict=True, extra="forbid"))
     lines = (settings.directory / "events.jsonl").read_text().splitlines()
     events = [strict.validate_json(line) for line in lines]
@@ -40,7 +40,7 @@ def test_a_run_writes_what_the_types_say_and_nothing_else(tmp_path):
     for event in events:  # every field that there is a type for
         kind = getattr(types, event["type"].capitalize())
         # Of rows of one's own and free text alone: tests/lab/test_own_run.py; of macro accuracy.
-        own = {"start": {"data", "rows", "answers"}, "evaluation": {"loss"}}
+        own = {"start": {"data", "rows", "answers"}, "evaluation": {"loss"}, "probe": {"loss"}}
         own = own.get(event["type"], set())
         assert set(event) == set(kind.__annotations__) - own, event["type"]
     # What the run says of itself is what a report makes of its record.
