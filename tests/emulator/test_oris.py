@@ -11,9 +11,8 @@ from random_grams import random_gram
 from right_answers import vectors
 
 from oasis import names, operators
-from oasis.names import COUNTERS, DRAWS, SCALES
+from oasis.names import COUNTERS, DRAWS, SCALES, WRONGS
 from oasis.operators.buffers import Selected
-from oasis.operators.candidates import SKIPPED
 
 
 def assert_same(got, want):
@@ -94,7 +93,7 @@ def test_of_a_wrong_batch_one_launch_selects_nothing(device, method, generator):
     statistics, counters = state()
     before = statistics.clone()
     got = device.select(gram, None, statistics, counters, method, stop=True, **PLAIN)
-    assert got.fault == SKIPPED and got.skipped.nonzero().flatten().tolist() == [6]
+    assert got.fault == WRONGS["skipped"] and got.skipped.nonzero().flatten().tolist() == [6]
     assert not got.mask.any() and (got.order == -1).all()
     assert all((x == 0).all() for x in got[:4])
     assert torch.equal(statistics, before)
