@@ -76,8 +76,8 @@ def head_gram(
         weight: [V, D], same type. Sums are float32 (float64 for float64). Half types are multiplied
             as they are on CUDA from torch 2.8 on, elsewhere widened block by block.
         labels: [T] int64 in [0, V), already shifted (the label of hidden[t] is labels[t]);
-            -100 is ignored. On a GPU an ignored position costs what a label token does ("ghost"):
-            leave it out where they are many.
+            -100 is ignored. On a GPU an ignored position costs what a label token does ("ghost",
+            "folded"): leave it out where they are many.
         sample: [T] int64 in [0, num_samples), the sample that owns each position, in any order.
         num_samples: N.
         bias: [V] or None.
@@ -106,13 +106,15 @@ def head_gram(
         HeadGram. A sample without label tokens has zeros everywhere. With `vocab_range`, a part
         to be passed to `oasis.merge` with the others. Where the squares of a sample's hidden
         states leave float32 (beyond about 1e19), its own squared norm is not finite ("ghost",
-        "sketch") or right ("instantiate" up to 128 samples), never a wrong number: `select`
-        takes it for a non-finite sample. Entries of other samples are what they would be without.
+        "folded", "sketch") or right ("instantiate" up to 128 samples), never a wrong number:
+        `select` takes it for a non-finite sample. Entries of other samples are what they would be
+        without.
 
     Raises:
         TypeError, ValueError: naming the argument; for a label out of range, the position. On a GPU
-            "ghost" waits for no value: there a label out of range makes its sample's numbers NaN,
-            a sample out of range those of all, which `select` takes for non-finite samples.
+            "ghost" and "folded" wait for no value: there a label out of range makes its sample's
+            numbers NaN, a sample out of range those of all, which `select` takes for non-finite
+            samples.
     """
     check_head(hidden, weight, labels, sample, num_samples, bias, softcap, scale, vocab_range)
     check_method(method, reduction, sketch_dim, seed, sketch, vocab_range)

@@ -83,7 +83,7 @@ def test_grad_gram_equals_the_reference(shape, dtype, generator):
     want = reference.grad_gram(grads)
     got = oasis.grad_gram(grads.to(DEVICE))
     assert got.device.type == DEVICE.type and got.dtype == torch.float64
-    bound = 1e-14 if dtype == torch.float64 else 2e-6
+    bound = {torch.float64: 1e-14, torch.float32: 2.3e-6}.get(dtype, 2.5e-6)
     wide = grads.double().reshape(shape[0], -1).abs()
     assert ((got.cpu() - want).abs() <= bound * (wide @ wide.T)).all()
 

@@ -16,6 +16,7 @@ import torch
 from oasis import _core
 from oasis.gram.backends.epilogue import FIELDS
 from oasis.names import COUNTERS, STATISTICS
+from oasis.operators.buffers import Selected
 
 from .program import ROOT, SANITIZERS, Program, build
 
@@ -32,7 +33,10 @@ def build_cpu() -> Path:
         flags = {"baseline": flags["baseline"]}
     own = [*SANITIZERS["address"], "-fopenmp"]
     has = [f"-DOASIS_HAS_{isa}=1" for isa in flags]
-    units = [(CSRC / "cpu" / f"{name}.cpp", [*own, *has]) for name in ("calls", "dispatch")]
+    units = [
+        (CSRC / "cpu" / f"{name}.cpp", [*own, *has])
+        for name in ("calls", "dispatch", "select", "usable")
+    ]
     units.append((HERE / "cpu.cpp", own))
     for isa, options in flags.items():
         # The compiler's own intrinsics headers read what they have just declared.
@@ -105,6 +109,24 @@ class SanitizedCore:
         buffers += [(statistics, len(STATISTICS) * 8), (counters, len(COUNTERS) * 8)]
         buffers += [(relative, n * 8), (probability, n * 8), (mask, n)]
         self._run("oris", (n,), options, buffers)
+
+    def select(self, *, n, given, scores, products, raises, method, ridge, stop, options, fault,
+               **address):  # fmt: skip
+        written = dict.fromkeys(Selected._fields[:-1], n * 8) | {"mask": n, "skipped": n}
+        sizes = {
+            "gram": n * n * 8,
+            "statistics": len(STATISTICS) * 8,
+            "counters": len(COUNTERS) * 8,
+        }
+        sizes |= written | {"threshold": 8}
+        found = torch.zeros(3, dtype=torch.int64)
+        buffers = [(address[name], size) for name, size in sizes.items()]
+        buffers.insert(1, (given, n if given else 0))
+        buffers += [(found.data_ptr(), 24), (scores, n * 8 if scores else 0)]
+        integers = (n, given != 0, products, raises, stop)
+        self._run(f"select:{method}", integers, (ridge, *options), buffers)
+        ctypes.c_int64.from_address(fault).value = int(found[0])
+        return tuple(found.tolist())
 
     def head_block(self, float64, *, tokens, columns, column_stride, first, scale, softcap,
                    label_count, label_first, distinct, sketch_rows, sketches, vocabulary,

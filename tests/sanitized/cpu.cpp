@@ -6,6 +6,7 @@
 #include "cpu/calls.h"
 #include "cpu/kernels.h"
 #include "cpu/names.h"
+#include "cpu/select.h"
 #include "sanitized/serve.h"
 
 namespace allocation {
@@ -160,6 +161,15 @@ std::string fault(const Request& r) {
 }
 
 // A name may be followed by a word: gram:float32, siren:exact.
+// See `select_of`. Then what was found (code, i, j), and the scores, if there are any.
+std::string select(const std::string& rule, const Request& r) {
+  const Select s = serving::select_of(r, oasis::named<oasis::Rule>(rule));
+  const Finding f = oasis::select(s, r.sizes.at(13) ? r.buffer<double>(13) : nullptr);
+  int64_t* found = r.buffer<int64_t>(12);
+  found[0] = int64_t(f.wrong), found[1] = f.i, found[2] = f.j;
+  return "";
+}
+
 std::string call(const std::string& asked, const Request& r) {
   const std::string name = asked.substr(0, asked.find(':'));
   const std::string word = asked.substr(asked.find(':') + 1);
@@ -169,6 +179,7 @@ std::string call(const std::string& asked, const Request& r) {
   if (name == "remember") return remember(r);
   if (name == "siren") return siren(word, r);
   if (name == "oris") return oris(r);
+  if (name == "select") return select(word, r);
   if (name == "head_block") return head_block(r);
   if (name == "head_rescale") return head_rescale(r);
   if (name == "head_reduce") return head_reduce(r);
