@@ -151,14 +151,8 @@ def _plan(settings: RunConfig) -> None:
 
 def _train(settings: RunConfig, *, progress: bool, report: bool, overwrite: bool) -> None:
     with one_line():
-        from oasis.lab import paper
         from oasis.lab.run import run
         from oasis.lab.summary import summary
-    if settings.paper in paper.IMAGES:
-        fail(
-            f"preset: got {settings.paper}, a model of images and text, expected --dry-run, a "
-            "language model, or a SelectionTrainer of your own (docs/multimodal.md)"
-        )
     if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
         fail(
             f"{settings.directory} holds a run already: --resume goes on with it, --overwrite "

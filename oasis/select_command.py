@@ -109,7 +109,11 @@ def _settings(data: list[str], options: list[str], **given: Any) -> SelectSettin
 
 
 def _say(done: Outcome, max_length: int) -> None:
-    for count, what in ((done.empty, "empty"), (done.dropped, "too long to learn from")):
+    for count, what in (
+        (done.empty, "empty"),
+        (done.dropped, "too long to learn from"),
+        (done.too_long, "too long for their images"),
+    ):
         if count:
             print(f"{count} of {done.rows} rows left out: {what}")
     if done.cut:

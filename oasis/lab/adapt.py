@@ -51,7 +51,8 @@ def adapting(
                 f"{saved[0].get('model')!r}; adapt them apart"
             )
         kept = {name: own[name] for name in KEPT if name in own}
-        plain = {"policy": "full", "probes": PROBES, "label": own.get("label") or own.get("policy")}
+        plain = {"policy": "full", "probes": PROBES, "evaluate": "all"}
+        plain["label"] = own.get("label") or own.get("policy")
         place = {"out": out, "name": path.resolve().name, "start": str(path)}
         for name in place.keys() & settings.keys():
             raise ValueError(f"{name}: the command decides; --out names another folder")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from oasis.lab.config import RunConfig
 
 NAMES = ("llava-1.5-7b", "llava-1.5-13b", "qwen2.5-vl-7b", "llama-3.1-8b", "qwen3-8b")
-IMAGES = NAMES[:3]  # models of images and text
 GIB = 2**30
 TRAINED_BYTES = 16  # of a float32 weight of LoRA, its gradient and Adam's two moments
 

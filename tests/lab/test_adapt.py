@@ -75,6 +75,14 @@ def test_it_starts_from_the_runs_weights_and_from_none_and_says_how_fast_it_lear
     assert kinds.count("probe") == 3 and kinds[-1] == "end"
 
 
+def test_several_tasks_have_a_table_each(place, tmp_path, capsys):
+    other = tiny_folder.write_rows(tmp_path / "other.jsonl", tiny_folder.numbers(40))
+    command = ["adapt", str(place / "old"), "--data", str(place / "new.jsonl"), "--data", other]
+    assert cli.main([*command, "--out", str(tmp_path / "out"), "--no-base", *FAST]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if "after steps" in line]
+    assert [line.split(":")[0] for line in shown] == ["new", "other"]
+
+
 def test_weights_are_taken_as_they_are(place):
     base = models.load_model(str(place / "model"), torch.device("cpu"), torch.float32)
     lora = models.attach_lora(base, rank=2, alpha=None, layers=None, seed=5)

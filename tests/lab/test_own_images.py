@@ -301,6 +301,25 @@ def test_rows_with_images_are_selected(folder, tmp_path, capsys):
     assert len(set(scores)) > 16  # equal texts, other images
 
 
+def test_rows_too_long_for_their_images_are_no_candidates(folder, tmp_path, capsys):
+    rows = tiny_vision_folder.shades(tmp_path, 16)
+    for row in rows[:3]:
+        row["conversations"][0]["value"] += " shade?" * 40
+    rows = tiny_folder.write_rows(tmp_path / "rows.jsonl", rows)
+    command = ["select", "--model", folder, "--data", rows, "--out", str(tmp_path / "kept.jsonl")]
+    command += ["--dtype", "float32", "--device", "cpu", "--max-length", "40", "--ratio", "0.5"]
+    assert cli.main(command) == 0
+    said = capsys.readouterr().out
+    assert "3 of 16 rows left out: too long for their images" in said and "of 13 (" in said
+
+
+def test_a_text_with_a_mark_of_its_own_is_named(processor, tmp_path, png):
+    row = {"image": "a.png", "text": "<image> A red cube."}
+    path = tiny_folder.write_rows(tmp_path / "rows.jsonl", [row])
+    with pytest.raises(ValueError, match="rows.jsonl:1: got 1 images for 2 marks"):
+        loaded(processor, path)
+
+
 def test_a_language_model_refuses_images(tmp_path, capsys):
     model = tiny_folder.save(tmp_path / "model")
     rows = tiny_folder.write_rows(tmp_path / "rows.jsonl", tiny_vision_folder.shades(tmp_path, 2))

@@ -75,3 +75,18 @@ def test_another_file_is_no_record(tmp_path, text):
     (tmp_path / "r.jsonl").write_text(text + "\n")
     with pytest.raises(ValueError, match="is no record of `oasis select`"):
         selection.write(tmp_path / "r.jsonl", tmp_path / "p.html")
+
+
+@pytest.mark.parametrize(
+    ("key", "file"),
+    [
+        ("a.jsonl:1", 0),
+        ("a.jsonl.jsonl:3", 1),
+        ("table.parquet[4]", 2),
+        ("rows/train[2]", 3),
+        ("b.jsonl:1", None),
+    ],
+)
+def test_a_key_belongs_to_the_file_that_it_was_read_from(key, file):
+    files = ["./a.jsonl", "a.jsonl.jsonl", "table.parquet", "rows/"]
+    assert selection._file(key, files) == file

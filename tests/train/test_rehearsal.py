@@ -10,8 +10,9 @@ from transformers import TrainerCallback
 
 from oasis import policies
 from oasis.train import SelectionTrainer
-from oasis.train.batch.columns import TASK
+from oasis.train.batch.columns import COUNTS, TASK
 from oasis.train.batch.rehearsal import Rehearsal, join
+from oasis.train.batch.subbatch import take
 from oasis.train.head import Head
 from oasis.train.signals.compute import compute
 
@@ -45,6 +46,13 @@ def test_rows_that_do_not_go_together_are_named():
     row = {**{k: v[:1] for k, v in padded().items()}, "pixel_values": torch.zeros(1, 3, 5)}
     with pytest.raises(ValueError, match="pixel_values"):
         join(batch, [row])
+
+
+def test_rows_with_images_go_below_rows_without():
+    plain, shown = padded(), {**padded(), COUNTS: torch.tensor([1, 0, 2, 1, 0])}
+    for batch, row, counts in ((plain, shown, [0] * 5 + [2]), (shown, plain, [1, 0, 2, 1, 0, 0])):
+        joined = join(batch, [take(row, [2])])
+        assert joined[COUNTS].tolist() == counts
 
 
 def test_the_reservoir_keeps_rows_with_labels_and_resumes():

@@ -42,6 +42,7 @@ class Labels:
         earlier: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self.items, self.tokenizer = items, tokenizer
+        self.special = frozenset(tokenizer.all_special_ids)
         self.met = bytearray(len(items))
         for event in earlier:
             if event["type"] == "selection":
@@ -62,8 +63,9 @@ class Labels:
             return None
         self.met[number] = 1
         prompt, ids = prompt_of(item), item["input_ids"]
-        # A character is one token at most, but for those of several bytes.
-        asked, answered = ids[: len(prompt)][: 4 * ASKED], ids[len(prompt) :][: 4 * ANSWERED]
+        # A character is one token at most, but for those of several bytes; an image is hundreds.
+        asked = [token for token in prompt if token not in self.special][: 4 * ASKED]
+        answered = ids[len(prompt) :][: 4 * ANSWERED]
         return shown(self._decoded(asked), self._decoded(answered))
 
     def _decoded(self, ids: list[int]) -> str:

@@ -120,8 +120,11 @@ def _run(record: Path, start: dict[str, Any]) -> tuple[Run, Counter[str]]:
 
 
 def _file(key: str, files: list[str]) -> int | None:
-    """Which of the files a row's key ("rows.jsonl:17", "table.parquet[16]") is of."""
-    return next((k for k, f in enumerate(files) if key.startswith((f"{f}:", f"{f}["))), None)
+    """Which of the files a row's key ("rows.jsonl:17", "table.parquet[16]",
+    "folder/train[2]") is of."""
+    names = [str(Path(file)) for file in files]  # as keys have them
+    own = [k for k, f in enumerate(names) if key.startswith((f"{f}:", f"{f}[", f"{f}/"))]
+    return max(own, key=lambda k: len(names[k]), default=None)
 
 
 def _samples(record: Path, files: list[str]) -> Iterator[Sample]:

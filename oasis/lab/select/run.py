@@ -37,9 +37,9 @@ Samples = Iterator[tuple[Row, Sample]]
 
 @dataclass(kw_only=True)
 class Outcome(Counts):
-    """What came of a selection. `rows` that were read are candidates, or empty, or dropped, for
-    they are too long; of the candidates some were `cut` to `max_length` tokens for their score, and
-    written whole.
+    """What came of a selection. `rows` that were read are candidates, or empty, or `dropped` or
+    `too_long` (with images); of the candidates some were `cut` to `max_length` tokens for their
+    score, and written whole.
     """
 
     out: Path
@@ -49,7 +49,7 @@ class Outcome(Counts):
 
     @property
     def candidates(self) -> int:
-        return self.rows - self.empty - self.dropped
+        return self.rows - self.empty - self.dropped - self.too_long
 
     @property
     def ratio(self) -> float:
@@ -57,7 +57,7 @@ class Outcome(Counts):
         return self.kept / self.candidates if self.candidates else 0.0
 
     def counts(self) -> dict[str, int]:
-        names = ("rows", "kept", "empty", "dropped", "cut", "last_only")
+        names = ("rows", "kept", "empty", "dropped", "too_long", "cut", "last_only")
         return {name: getattr(self, name) for name in names}
 
 

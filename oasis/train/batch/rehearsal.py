@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from oasis.names import IGNORED
-from oasis.train.batch.columns import ENCODER
+from oasis.train.batch.columns import COUNTS, ENCODER, VIDEO_COUNTS
 from oasis.train.batch.memory import EpisodicMemory
 from oasis.train.batch.subbatch import per_token, take, targets
 
@@ -56,6 +56,13 @@ class Rehearsal:
         self.memory.load_state_dict(dict(state))
 
 
+def _counted(part: dict, keys: set[str]) -> dict:
+    """`part` with the counts that others have; without a count it has no image."""
+    lacking = {COUNTS, VIDEO_COUNTS} & keys - part.keys()
+    none = part["labels"].new_zeros(len(part["labels"]))
+    return {**part, **dict.fromkeys(lacking, none)}
+
+
 def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0) -> dict:
     """One batch of the N candidates of `batch` and `rows` (batches of one), in this order.
 
@@ -67,7 +74,8 @@ def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0) -> dict:
         ValueError: rows whose tensors do not go together with those of the batch.
     """
     fill = {"input_ids": pad_token_id, "labels": IGNORED}
-    parts = [batch, *rows]
+    keys = set().union(batch, *rows)
+    parts = [_counted(part, keys) for part in (batch, *rows)]
     length = max(part["labels"].shape[1] for part in parts)
     masks = [part[MASK] for part in parts if MASK in part]
     longest = max((mask.shape[1] for mask in masks), default=0)

@@ -46,17 +46,26 @@ def by_length(batch: dict, size: int) -> list[Tensor]:
 @contextlib.contextmanager
 def ending_after(model: nn.Module, depth: int | None) -> Iterator[None]:
     """While open, blocks from number `depth` (counted from 0) on give what they are given."""
-    upper = [] if depth is None else all_blocks(model)[depth:]
+    blocks = [] if depth is None else all_blocks(model)
+    upper = blocks[depth:]
+    as_tuple = False  # what the blocks of this model give, by the last one that runs
 
-    def pass_on(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return hidden_states
+    def see(block: nn.Module, args: Any, output: Any) -> None:
+        nonlocal as_tuple
+        as_tuple = isinstance(output, tuple)
 
+    def pass_on(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return (hidden_states, None) if as_tuple else hidden_states
+
+    handles = [block.register_forward_hook(see) for block in blocks[:depth][-1:]]
     before = [vars(block).get("forward") for block in upper]  # of accelerate's hooks
     try:
         for block in upper:
             block.forward = pass_on
         yield
     finally:
+        for handle in handles:
+            handle.remove()
         for block, forward in zip(upper, before, strict=True):
             if forward is None:
                 vars(block).pop("forward", None)

@@ -63,6 +63,8 @@ class ImageCollator:
     def _check(self, item: dict, ids: Tensor) -> None:
         """The images take the tokens that they took when they were read."""
         token = getattr(self.processor, "image_token_id", None)
+        if token is None:
+            return
         images = (ids == token).nonzero()
         end = int(images[-1]) + 1 if len(images) else 0
         if item["input_ids"][:end] != ids[:end].tolist():

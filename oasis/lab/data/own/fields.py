@@ -90,9 +90,11 @@ class Layout:
                 raise ValueError(f"{row.key}: has an image, and the model takes text alone")
             return sample
         if sample.kind == WHOLE:  # what is said of the images
-            asked = (("user", MARK * len(images)),) if images else ()
-            kind = CHAT if images else WHOLE
-            return replace(sample, kind=kind, turns=(*asked, *sample.turns), images=images)
+            if not images:
+                return sample
+            asked = ("user", MARK * len(images))
+            turns = with_marks((asked, *sample.turns), len(images), row.key)
+            return replace(sample, kind=CHAT, turns=turns, images=images)
         answered = any(role == "assistant" for role, _ in sample.turns)  # else it is empty
         turns = with_marks(sample.turns, len(images), row.key) if answered else sample.turns
         return replace(sample, turns=turns, images=images)

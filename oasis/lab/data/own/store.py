@@ -23,7 +23,8 @@ SCHEMA = pa.schema(
         ("images", pa.list_(pa.struct([("path", pa.string()), ("bytes", pa.binary())]))),
     ]
 )
-TOGETHER = 1000  # rows written at once
+TOGETHER = 1000  # rows written at once, fewer where their images have more than
+MOST_BYTES = 1 << 28  # bytes: a column of a batch holds less than 2^31
 
 
 class Store:
@@ -34,6 +35,7 @@ class Store:
         self.path = Path(self._folder.name) / "rows.arrow"
         self._writer = pa.ipc.new_stream(str(self.path), SCHEMA)
         self._waiting: list[dict[str, Any]] = []
+        self._bytes = 0  # of images among them
         self._rows: Any = None
         self.count = 0
 
@@ -41,13 +43,15 @@ class Store:
         """Write one row and return its number. `labels` are those ids, or -100."""
         self._waiting.append({"input_ids": input_ids, "learnt": _edges(labels), **row})
         self.count += 1
-        if len(self._waiting) == TOGETHER:
+        self._bytes += sum(len(image["bytes"] or b"") for image in row.get("images") or ())
+        if len(self._waiting) == TOGETHER or self._bytes > MOST_BYTES:
             self._flush()
         return self.count - 1
 
     def _flush(self) -> None:
         self._writer.write_batch(pa.RecordBatch.from_pylist(self._waiting, SCHEMA))
         self._waiting.clear()
+        self._bytes = 0
 
     @property
     def rows(self) -> Any:
