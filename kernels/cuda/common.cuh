@@ -69,4 +69,19 @@ __device__ inline Largest warp_largest(Largest a) {
   return a;
 }
 
+// The largest of `scores` [n] among the `open` [n], the same for every thread of the block; index n
+// where there is none. `best` [warps] may be written again behind the caller's next barrier.
+__device__ inline Largest block_largest(const bool* open, const double* scores, int n,
+                                        Largest* best) {
+  Largest mine{-HUGE_VAL, n};
+  for (int i = int(threadIdx.x); i < n; i += int(blockDim.x))
+    if (open[i]) mine = larger(mine, {scores[i], i});
+  mine = warp_largest(mine);
+  if (threadIdx.x % kWarp == 0) best[threadIdx.x / kWarp] = mine;
+  __syncthreads();  // every warp's largest is there
+  Largest pick = best[0];
+  for (int w = 1; w < int(blockDim.x) / kWarp; ++w) pick = larger(pick, best[w]);
+  return pick;
+}
+
 }  // namespace oasis

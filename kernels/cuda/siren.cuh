@@ -172,6 +172,32 @@ struct ExactTables {
   }
 };
 
+// Sum of K_ua over the members u of U among `bits` picks from number `first`, by the thread's bits.
+__device__ inline double inner_with(const Greedy& s, int a, int first, int bits) {
+  const int count = s.control[kCount];
+  double inner = 0;
+  for (int u = 0; u < bits; ++u)
+    if (int(threadIdx.x) >> u & 1) inner += s.gram[s.order[first + u] * count + a];
+  return inner;
+}
+
+// Warp u sums the terms of the subsets that hold pick u; all of them hold pick m.
+__device__ inline void exact_marginals(const Greedy& s, const ExactTables& t, int m, int low_bits) {
+  constexpr int kWarps = kExactThreads / kWarp;
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  if (warp > m) return;
+  double sum = 0;
+  if (warp >= low_bits && warp < m) {
+    if (lane < kWarps) sum = t.high_total[(warp - low_bits) * kWarps + lane];
+  } else {
+    const int size = 1 << low_bits;
+    for (int i = lane; i < size; i += kWarp)
+      if (warp == m || i >> warp & 1) sum += t.total[i];
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) s.weight[warp] = warp == m ? sum : s.weight[warp] + sum;
+}
+
 // Picks by one block of kExactThreads threads, until none is left or `most` samples have been
 // joined to H. Then one more pick has been made, and the tables hold all subsets of the joined.
 __device__ inline void exact_block(const Greedy& s, const ExactTables& t, int most) {
@@ -187,15 +213,8 @@ __device__ inline void exact_block(const Greedy& s, const ExactTables& t, int mo
     const int a = s.order[m];
     const double score = s.gram[a * count + a], norm = sqrt(score);
     const int low_bits = m < kThreadBits ? m : kThreadBits, high_bits = m - low_bits;
-    if (thread < 1 << high_bits) {
-      double inner = 0;
-      for (int v = 0; v < high_bits; ++v)
-        if (thread >> v & 1) inner += s.gram[s.order[kThreadBits + v] * count + a];
-      t.high_inner[thread] = inner;
-    }
-    double low_inner = 0;
-    for (int u = 0; u < low_bits; ++u)
-      if (thread >> u & 1) low_inner += s.gram[s.order[u] * count + a];
+    if (thread < 1 << high_bits) t.high_inner[thread] = inner_with(s, a, kThreadBits, high_bits);
+    const double low_inner = inner_with(s, a, 0, low_bits);
     __syncthreads();  // the tables of the high bits are complete
 
     double total = 0, high[kMaxHighBits] = {};
@@ -224,19 +243,7 @@ __device__ inline void exact_block(const Greedy& s, const ExactTables& t, int mo
       }
     __syncthreads();  // every thread's sums are there
 
-    // Marginals: warp u sums the terms of the subsets that hold pick u; all of them hold pick m.
-    if (warp <= m) {
-      double sum = 0;
-      if (warp >= low_bits && warp < m) {
-        if (lane < kWarps) sum = t.high_total[(warp - low_bits) * kWarps + lane];
-      } else {
-        const int size = 1 << low_bits;
-        for (int i = lane; i < size; i += kWarp)
-          if (warp == m || i >> warp & 1) sum += t.total[i];
-      }
-      sum = warp_sum(sum);
-      if (lane == 0) s.weight[warp] = warp == m ? sum : s.weight[warp] + sum;
-    }
+    exact_marginals(s, t, m, low_bits);
     if (m < kThreadBits) {
       if (thread >> m & 1) low_score += score, low_norm += norm;
     } else if (m + 2 < count && thread < 1 << high_bits) {

@@ -81,6 +81,34 @@ struct MemberSums {
   }
 };
 
+// The block's sums [kRecord]: the total, and those of the subsets with each bit set.
+__device__ inline void write_record(const ExtendShared& t, double* record) {
+  constexpr int kWarps = kGridThreads / kWarp;
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  for (int entry = warp; entry < kRecord; entry += kWarps) {
+    double sum = 0;
+    if (entry <= kGridThreadBits) {  // the total, and the subsets with a thread bit set
+      for (int i = lane; i < kGridThreads; i += kWarp)
+        if (entry == 0 || i >> (entry - 1) & 1) sum += t.total[i];
+    } else if (lane < kWarps) {
+      sum = t.bits[(entry - 1 - kGridThreadBits) * kWarps + lane];
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) record[entry] = sum;
+  }
+}
+
+// The sums over the inner bits, by value.
+__device__ inline void fill_inner(const ExtendShared& t, const Greedy& s, int count, int a) {
+  const int thread = int(threadIdx.x);
+  if (thread >= kInner) return;
+  MemberSums sums;
+  sums.add(s, count, a, unsigned(thread), kGridThreadBits);
+  t.score[thread] = sums.score;
+  t.norm[thread] = sums.norm;
+  t.inner[thread] = sums.inner;
+}
+
 // Visits the subsets U + {a}, a being pick m.
 __global__ void __launch_bounds__(kGridThreads)
     siren_extend_kernel(int64_t capacity, void* workspace, int m, int block_bits) {
@@ -95,13 +123,7 @@ __global__ void __launch_bounds__(kGridThreads)
   const int outer_bits = m - kPrefix - block_bits;
   const double score = s.gram[a * count + a], norm = sqrt(score);
   fill_coefficients(t.coefficient);
-  if (thread < kInner) {
-    MemberSums sums;
-    sums.add(s, count, a, unsigned(thread), kGridThreadBits);
-    t.score[thread] = sums.score;
-    t.norm[thread] = sums.norm;
-    t.inner[thread] = sums.inner;
-  }
+  fill_inner(t, s, count, a);
   MemberSums fixed;  // the thread's bits and the block's
   fixed.add(s, count, a, unsigned(thread), 0);
   fixed.add(s, count, a, unsigned(blockIdx.x), kPrefix + outer_bits);
@@ -146,17 +168,7 @@ __global__ void __launch_bounds__(kGridThreads)
   }
   __syncthreads();  // every thread's sums are there
 
-  for (int entry = warp; entry < kRecord; entry += kWarps) {
-    double sum = 0;
-    if (entry <= kGridThreadBits) {  // the total, and the subsets with a thread bit set
-      for (int i = lane; i < kGridThreads; i += kWarp)
-        if (entry == 0 || i >> (entry - 1) & 1) sum += t.total[i];
-    } else if (lane < kWarps) {
-      sum = t.bits[(entry - 1 - kGridThreadBits) * kWarps + lane];
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) w.records[int64_t(blockIdx.x) * kRecord + entry] = sum;
-  }
+  write_record(t, w.records + int64_t(blockIdx.x) * kRecord);
 }
 
 // Adds the records up, updates the scores and makes pick m + 1.

@@ -40,12 +40,32 @@ struct MeanFieldShared {
   }
 };
 
+struct PickedSums {
+  double scores, norms, pairs;  // over H: of K_vv, of ||g_v||, of K_vv' (v != v')
+};
+
+// Of pick u among m + 1, K_uu = score, whose K_uv with the others are `overlap` together.
+__device__ inline MeanField mean_field_of(double score, double overlap, const PickedSums& of,
+                                          int m) {
+  MeanField f{};
+  f.square = f.score = score;
+  f.norm = sqrt(f.square);
+  if (m) {
+    f.mean = (of.scores - f.score) / m;
+    f.mean_norm = (of.norms - f.norm) / m;
+    f.linear = f.mean + 2 * overlap / m;
+  }
+  if (m > 1) f.quadratic = (of.pairs - 2 * overlap) / (double(m) * (m - 1));
+  mean_field_bound(f, m);
+  return f;
+}
+
 __device__ inline void mean_field_block(const MeanFieldArguments& r, const MeanFieldShared& s) {
   constexpr int kThreads = kMeanFieldThreads, kWarps = kThreads / kWarp;
   const int n = r.n, thread = int(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const double floor = *r.floor;
-  double scale = 1;                         // of all below; the first pick's score decides it
-  double scores = 0, norms = 0, pairs = 0;  // over H: of K_vv, of ||g_v||, of K_vv' (v != v')
+  double scale = 1;  // of all below; the first pick's score decides it
+  PickedSums over{};
   for (int i = thread; i < n; i += kThreads) {
     s.open[i] = r.valid[i];
     s.adjusted[i] = r.valid[i] ? r.gram[int64_t(i) * (n + 1)] : 0.0;
@@ -55,15 +75,8 @@ __device__ inline void mean_field_block(const MeanFieldArguments& r, const MeanF
   s.nodes->start<kThreads>(thread);
   if (thread == 0) s.used[0] = MeanFieldNodes::kComplex;
   for (int m = 0; m < n; ++m) {
-    Largest mine{-HUGE_VAL, n};
-    for (int i = thread; i < n; i += kThreads)
-      if (s.open[i]) mine = larger(mine, {s.adjusted[i], i});
-    mine = warp_largest(mine);
-    Largest* best = s.best + (m & 1) * kWarps;
-    if (lane == 0) best[warp] = mine;
-    __syncthreads();  // every warp's largest is there; the weights have been read
-    Largest pick = best[0];
-    for (int w = 1; w < kWarps; ++w) pick = larger(pick, best[w]);
+    // The weights have been read behind this barrier.
+    const Largest pick = block_largest(s.open, s.adjusted, n, s.best + (m & 1) * kWarps);
     if (pick.index == n || (floor > -HUGE_VAL && !(pick.value > floor * scale))) break;
     const int a = pick.index;
     if (thread == a % kThreads) {
@@ -74,9 +87,7 @@ __device__ inline void mean_field_block(const MeanFieldArguments& r, const MeanF
     }
     if (m == 0) scale = near_one(pick.value);
     const double score = r.gram[int64_t(a) * (n + 1)] * scale;
-    scores += score;
-    norms += sqrt(score);
-    pairs += 2 * s.overlap[a];
+    over = {over.scores + score, over.norms + sqrt(score), over.pairs + 2 * s.overlap[a]};
     for (int i = thread; i < n; i += kThreads) {
       if (!r.valid[i] || i == a) continue;  // the row of the earlier pick, as on the CPU
       const int64_t at = s.open[i] ? int64_t(a) * n + i : int64_t(i) * n + a;
@@ -88,16 +99,8 @@ __device__ inline void mean_field_block(const MeanFieldArguments& r, const MeanF
     if (thread == 0) s.used[(m + 1) & 1] = s.nodes->still_used(used);
     for (int u = warp; u <= m; u += kWarps) {
       const int at = s.picks[u];
-      MeanField f{};
-      f.square = f.score = r.gram[int64_t(at) * (n + 1)] * scale;
-      f.norm = sqrt(f.square);
-      if (m) {
-        f.mean = (scores - f.score) / m;
-        f.mean_norm = (norms - f.norm) / m;
-        f.linear = f.mean + 2 * s.overlap[at] / m;
-      }
-      if (m > 1) f.quadratic = (pairs - 2 * s.overlap[at]) / (double(m) * (m - 1));
-      mean_field_bound(f, m);
+      const MeanField f =
+          mean_field_of(r.gram[int64_t(at) * (n + 1)] * scale, s.overlap[at], over, m);
       const double sum = warp_sum(s.nodes->part<kWarp>(f, m, used, lane));
       if (lane == 0) s.weight[u] = -sum;
     }

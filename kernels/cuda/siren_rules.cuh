@@ -38,8 +38,7 @@ struct RuleShared {
 };
 
 __device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
-  const int n = r.n, threads = int(blockDim.x), warps = threads / kWarp;
-  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  const int n = r.n, threads = int(blockDim.x);
   double* factor = s.factor ? s.factor : r.factor;
   double unit = 1, lambda = 0;  // unit: as on the CPU, sums and products stay inside float64
   if (r.rule != Rule::none) {
@@ -61,15 +60,8 @@ __device__ inline void rule_block(const RuleArguments& r, const RuleShared& s) {
     r.order[i] = -1;
   }
   for (int m = 0; m < n; ++m) {
-    Largest mine{-HUGE_VAL, n};
-    for (int i = int(threadIdx.x); i < n; i += threads)
-      if (s.open[i]) mine = larger(mine, {s.adjusted[i], i});
-    mine = warp_largest(mine);
-    Largest* best = s.best + (m & 1) * warps;
-    if (lane == 0) best[warp] = mine;
-    __syncthreads();  // every warp's largest is there, and row m - 1 of the factor
-    Largest pick = best[0];
-    for (int w = 1; w < warps; ++w) pick = larger(pick, best[w]);
+    // Row m - 1 of the factor is complete behind this barrier too.
+    const Largest pick = block_largest(s.open, s.adjusted, n, s.best + (m & 1) * (threads / kWarp));
     if (pick.index == n || (floor > -HUGE_VAL && !(pick.value > floor))) break;
     const int a = pick.index;
     if (threadIdx.x == 0) r.order[m] = a;

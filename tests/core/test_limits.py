@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,21 @@ def long_functions(text: str) -> list[str]:
             lines = signature + (node.end_lineno or 0) - first.lineno + 1
             if lines > MOST_OF_A_FUNCTION:
                 found.append(f"{node.name}: {lines} lines")
+    return found
+
+
+def long_compiled_functions(text: str) -> list[str]:
+    """The same of C++ and CUDA, by their braces: what opens behind a parenthesis, outermost."""
+    found, depth, begin = [], 0, None
+    for number, line in enumerate(text.splitlines(), 1):
+        code = re.sub(r'//.*|"[^"]*"', "", line)
+        if begin is None and re.search(r"\)\s*(const\s*)?\{$", code.rstrip()):
+            begin, outside = number, depth
+        depth += code.count("{") - code.count("}")
+        if begin is not None and depth <= outside:
+            if number - begin >= MOST_OF_A_FUNCTION:
+                found.append(f"line {begin}: {number - begin + 1} lines")
+            begin = None
     return found
 
 
@@ -65,6 +81,8 @@ def test_no_file_of_the_compiled_parts_is_too_long():
     texts = {path: path.read_text("utf-8") for path in COMPILED}
     assert len(texts) > 40 and {p.suffix for p in texts} == {".h", ".cpp", ".cu", ".cuh"}
     assert [p.name for p, text in texts.items() if len(text.splitlines()) > MOST_LINES] == []
+    long = {p.name: found for p, t in texts.items() if (found := long_compiled_functions(t))}
+    assert long == {}
 
 
 def test_the_label_of_ignored_positions_is_written_once():
@@ -99,3 +117,6 @@ def test_a_long_function_is_found():
     body = "    x = 1\n"
     assert long_functions("def f():\n" + body * MOST_OF_A_FUNCTION) == ["f: 61 lines"]
     assert not long_functions("def f():\n" + body * (MOST_OF_A_FUNCTION - 1))
+    head, body = "namespace a {\nvoid f(int x) {\n", "  if (x) { x = 1; }\n"
+    assert long_compiled_functions(head + body * 59 + "}\n}\n") == ["line 2: 61 lines"]
+    assert not long_compiled_functions(head + body * 58 + "}\n}\n")
