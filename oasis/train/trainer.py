@@ -48,7 +48,13 @@ from oasis.train.refusals import check_arguments, check_model, check_order, chec
 from oasis.train.reuse import ForwardReuse, check_reuse, columns
 from oasis.train.scoring import check_apart, inspect_head
 from oasis.train.signals.compute import LAYERS, compute, of_head
-from oasis.train.signals.parts import by_length, check_cheaper, compute_in_parts, ending_after
+from oasis.train.signals.parts import (
+    by_length,
+    check_cheaper,
+    check_packed,
+    compute_in_parts,
+    ending_after,
+)
 from oasis.train.signals.sample_grads import SampleGradients
 from oasis.train.state import SelectionState, keep_selectors_apart
 from oasis.train.steps import SelectedSteps
@@ -232,6 +238,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
                 "number makes a full one; expected mode='step' or batches that are not packed"
             )
         if several:
+            check_packed(self.score_batch_size, self.accelerator.distributed_type.value)
             batch = packed.unpacked(batch)
             task = item = None  # were of whole rows
             if not self._inspected:

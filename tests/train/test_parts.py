@@ -16,6 +16,7 @@ from oasis.train.signals.parts import (
     FORWARD_ALONE,
     by_length,
     check_cheaper,
+    check_packed,
     compute_in_parts,
     ending_after,
 )
@@ -159,3 +160,11 @@ def test_what_needs_a_whole_forward_is_refused(tmp_path, options, message):
 def test_an_encoder_decoder_has_no_depth():
     with pytest.raises(ValueError, match="score_depth: got 1 and an encoder-decoder, T5"):
         check_cheaper(t5(), 1, None, frozenset({"gram"}), "head")
+
+
+@pytest.mark.parametrize("distributed", ["FSDP", "DEEPSPEED"])
+def test_sharded_weights_and_packed_batches_take_whole_forwards(distributed):
+    with pytest.raises(ValueError, match="score_batch_size: got 4, packed batches and weights"):
+        check_packed(4, distributed)
+    check_packed(None, distributed)
+    check_packed(4, "MULTI_GPU")

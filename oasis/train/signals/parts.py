@@ -164,3 +164,14 @@ def check_cheaper(
             f"score_depth: got {depth}, expected {lowest} to {len(blocks) - 1} of the "
             f"{len(blocks)} blocks of {type(base_model(model)).__name__}"
         )
+
+
+def check_packed(size: int | None, distributed: str) -> None:
+    """ValueError where processes would wait for each other: a packed batch has another number of
+    sequences on each, and sharded weights are gathered for as many forwards on all.
+    """
+    if size is not None and distributed in ("FSDP", "DEEPSPEED"):
+        raise ValueError(
+            f"score_batch_size: got {size}, packed batches and weights sharded by {distributed}, "
+            "expected None: every process needs as many forwards as the others"
+        )
