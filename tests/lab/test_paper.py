@@ -54,11 +54,6 @@ def test_a_preset_stands_for_settings_that_others_replace():
             RunConfig.from_mapping({"preset": wrong, "data": "x"})
 
 
-def test_a_model_of_images_and_text_is_not_trained_from_here():
-    found = CliRunner().invoke(app, ["train", "preset=llava-1.5-7b"])
-    assert found.exit_code == 2 and "expected --dry-run, a language model" in found.output
-
-
 def test_a_dry_run_of_a_preset_downloads_nothing(monkeypatch):
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
