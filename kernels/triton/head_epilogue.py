@@ -79,6 +79,44 @@ def maxima(
 
 
 @triton.jit
+def taken_in(
+    row, bias, label, state, factor, first, columns, tokens, scale, cap, HAS_BIAS: tl.constexpr,
+    HAS_CAP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Takes a block's maxima and its logit at the label into `state`, and writes `factor`.
+
+    Returns the new peak, the new entry peak, by how much the peak grew, and the factor.
+    """
+    here = (label >= 0) & (label < columns)
+    at_label = scaled_logit(row, bias, label, here, scale, HAS_BIAS).to(tl.float64)
+    tl.store(state + LABEL_LOGIT * tokens, at_label, mask=here | (first == 0))
+    raw, highest, entry = maxima(row, bias, label, columns, scale, cap, HAS_BIAS, HAS_CAP, BLOCK)
+    old, peak = risen(state + PEAK * tokens, first, highest)
+    old_entry_peak, entry_peak = old, peak
+    if HAS_CAP:
+        old_entry_peak, entry_peak = risen(state + ENTRY_PEAK * tokens, first, entry)
+        risen(state + MAXIMUM * tokens, first, raw)
+    shrink = tl.exp(-growth(old_entry_peak, entry_peak))
+    tl.store(factor, shrink)
+    return peak, entry_peak, growth(old, peak), shrink
+
+
+@triton.jit
+def exponentials(z, counted, base, base_entry, cap, HAS_CAP: tl.constexpr):
+    """Of logits before the cap: e = exp(z - base), e (base - z), and E over its own base."""
+    if HAS_CAP:
+        x = z / cap
+        z = cap * tanh(x)
+    below = base - z
+    e = tl.where(counted, tl.exp(-below), 0.0)
+    moment = tl.where(e > 0, e * below, 0.0)  # a logit of -inf weighs nothing
+    entry = e
+    if HAS_CAP:
+        entry = tl.where(counted, tl.exp(z + log_chain(x) - base_entry), 0.0)
+    return e, moment, entry
+
+
+@triton.jit
 def entries_and_sums(
     row, bias, label, columns, base, base_entry, out, plane_stride, scale, cap,
     HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr,
@@ -91,21 +129,15 @@ def entries_and_sums(
         v = begin + tl.arange(0, BLOCK)
         counted = (v < columns) & (v != label)
         z = scaled_logit(row, bias, v, v < columns, scale, HAS_BIAS)
-        if HAS_CAP:
-            x = z / cap
-            z = cap * tanh(x)
-        below = base - z
-        e = tl.where(counted, tl.exp(-below), 0.0)
+        e, moment, entry = exponentials(z, counted, base, base_entry, cap, HAS_CAP)
         sums += e
-        moments += tl.where(e > 0, e * below, 0.0)  # a logit of -inf weighs nothing
+        moments += moment
         energies += e * e
-        if HAS_CAP:
-            e = tl.where(counted, tl.exp(z + log_chain(x) - base_entry), 0.0)
         # Columns beyond the block are written as zeros, so that the product needs no mask.
-        coarse = e.to(tl.float16)
+        coarse = entry.to(tl.float16)
         tl.store(out + v, coarse)
         if PLANES == 2:
-            tl.store(out + plane_stride + v, (e - coarse.to(tl.float32)).to(tl.float16))
+            tl.store(out + plane_stride + v, (entry - coarse.to(tl.float32)).to(tl.float16))
     return (
         tl.sum(sums, 0).to(tl.float64),
         tl.sum(moments, 0).to(tl.float64),
@@ -171,23 +203,15 @@ def epilogue_kernel(
     row, out, state = logits + t * logits_stride, entries + t * entry_stride, state + t
     bias += first
     label = tl.load(labels + t) - first
-    here = (label >= 0) & (label < columns)
-    at_label = scaled_logit(row, bias, label, here, scale, HAS_BIAS).to(tl.float64)
-    tl.store(state + LABEL_LOGIT * tokens, at_label, mask=here | (first == 0))
-
-    raw, highest, entry = maxima(row, bias, label, columns, scale, cap, HAS_BIAS, HAS_CAP, BLOCK)
-    old, new = risen(state + PEAK * tokens, first, highest)
-    old_entry_peak, entry_peak = old, new
-    if HAS_CAP:
-        old_entry_peak, entry_peak = risen(state + ENTRY_PEAK * tokens, first, entry)
-        risen(state + MAXIMUM * tokens, first, raw)
-    tl.store(factor + t, tl.exp(-growth(old_entry_peak, entry_peak)))
-
+    peak, entry_peak, grown, _ = taken_in(
+        row, bias, label, state, factor + t, first, columns, tokens, scale, cap, HAS_BIAS, HAS_CAP,
+        BLOCK,
+    )  # fmt: skip
     sums, moments, energies = entries_and_sums(
-        row, bias, label, columns, finite(new), finite(entry_peak), out, plane_stride, scale, cap,
+        row, bias, label, columns, finite(peak), finite(entry_peak), out, plane_stride, scale, cap,
         HAS_BIAS, HAS_CAP, PLANES, BLOCK,
     )  # fmt: skip
-    merge_sums(state, tokens, first, growth(old, new), sums, moments, energies)
+    merge_sums(state, tokens, first, grown, sums, moments, energies)
     begin, end = tl.load(bounds), tl.load(bounds + 1)
     gather_labels(
         row, bias, label, ordered, begin, end, first, gathers + t * tokens, scale, HAS_BIAS, BLOCK

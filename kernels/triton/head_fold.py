@@ -11,19 +11,15 @@ import triton
 import triton.language as tl
 from oasis.kernels.triton.head_epilogue import (
     ENTRY_PEAK,
-    LABEL_LOGIT,
-    MAXIMUM,
     PEAK,
+    exponentials,
     finite,
     gather_labels,
-    growth,
-    maxima,
     merge_sums,
-    risen,
     scaled_logit,
+    taken_in,
 )
 from oasis.kernels.triton.head_reduce import entry
-from oasis.kernels.triton.softcap import log_chain, tanh
 
 
 @triton.jit
@@ -45,17 +41,11 @@ def folds_and_sums(
             there = kept & (v >= 0) & (v < columns)
             counted = there & (v != label)
             z = scaled_logit(row, bias, v, there, scale, HAS_BIAS)
-            if HAS_CAP:
-                x = z / cap
-                z = cap * tanh(x)
-            below = base - z
-            e = tl.where(counted, tl.exp(-below), 0.0)
+            e, moment, part = exponentials(z, counted, base, base_entry, cap, HAS_CAP)
             sums += e
-            moments += tl.where(e > 0, e * below, 0.0)  # a logit of -inf weighs nothing
+            moments += moment
             energies += e * e
-            if HAS_CAP:
-                e = tl.where(counted, tl.exp(z + log_chain(x) - base_entry), 0.0)
-            total += e * tl.load(signs + first + v, mask=there, other=0.0)
+            total += part * tl.load(signs + first + v, mask=there, other=0.0)
         tl.store(folds + bucket, total, mask=kept)
     return (
         tl.sum(sums, 0).to(tl.float64),
@@ -94,33 +84,24 @@ def fold_kernel(
     bias += first
     label = tl.load(labels + t) - first
     if AGAIN:
-        new = tl.load(state + PEAK * tokens).to(tl.float32)
-        entry_peak = new
+        peak = tl.load(state + PEAK * tokens).to(tl.float32)
+        entry_peak = peak
         if HAS_CAP:
             entry_peak = tl.load(state + ENTRY_PEAK * tokens).to(tl.float32)
         folds_and_sums(
-            row, bias, label, first, columns, finite(new), finite(entry_peak), tl.load(factor + t),
+            row, bias, label, first, columns, finite(peak), finite(entry_peak), tl.load(factor + t),
             folds, buckets, signs, m, scale, cap, HAS_BIAS, HAS_CAP, BLOCK,
         )  # fmt: skip
     else:
-        here = (label >= 0) & (label < columns)
-        at_label = scaled_logit(row, bias, label, here, scale, HAS_BIAS).to(tl.float64)
-        tl.store(state + LABEL_LOGIT * tokens, at_label, mask=here | (first == 0))
-        raw, highest, entry_top = maxima(
-            row, bias, label, columns, scale, cap, HAS_BIAS, HAS_CAP, BLOCK
-        )
-        old, new = risen(state + PEAK * tokens, first, highest)
-        old_entry_peak, entry_peak = old, new
-        if HAS_CAP:
-            old_entry_peak, entry_peak = risen(state + ENTRY_PEAK * tokens, first, entry_top)
-            risen(state + MAXIMUM * tokens, first, raw)
-        shrink = tl.exp(-growth(old_entry_peak, entry_peak))
-        tl.store(factor + t, shrink)
+        peak, entry_peak, grown, shrink = taken_in(
+            row, bias, label, state, factor + t, first, columns, tokens, scale, cap, HAS_BIAS,
+            HAS_CAP, BLOCK,
+        )  # fmt: skip
         sums, moments, energies = folds_and_sums(
-            row, bias, label, first, columns, finite(new), finite(entry_peak), shrink, folds,
+            row, bias, label, first, columns, finite(peak), finite(entry_peak), shrink, folds,
             buckets, signs, m, scale, cap, HAS_BIAS, HAS_CAP, BLOCK,
         )  # fmt: skip
-        merge_sums(state, tokens, first, growth(old, new), sums, moments, energies)
+        merge_sums(state, tokens, first, grown, sums, moments, energies)
         gather_labels(
             row, bias, label, ordered, tl.load(bounds), tl.load(bounds + 1), first,
             gathers + t * tokens, scale, HAS_BIAS, BLOCK,

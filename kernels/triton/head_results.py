@@ -18,6 +18,10 @@ from oasis.kernels.triton.head_epilogue import (
     WEIGHTED,
 )
 
+# The last rows of the results [RESULTS, T], which the sketches read.
+COEFFICIENT = tl.constexpr(6)
+ENTRY_SHARE = tl.constexpr(7)
+LABEL_SHARE = tl.constexpr(8)
 RESULTS = 9
 
 
@@ -118,6 +122,6 @@ def results_kernel(
     tl.store(results + t, coefficient * entry_share, mask=there)
     tl.store(results + tokens + t, coefficient * label_share, mask=there)
     counted = tl.load(owner + t, mask=there, other=0) < samples
-    tl.store(results + 6 * tokens + t, tl.where(counted, coefficient, 0.0), mask=there)
-    tl.store(results + 7 * tokens + t, tl.where(counted, entry_share, 0.0), mask=there)
-    tl.store(results + 8 * tokens + t, tl.where(counted, label_share, 0.0), mask=there)
+    tl.store(results + COEFFICIENT * tokens + t, tl.where(counted, coefficient, 0.0), mask=there)
+    tl.store(results + ENTRY_SHARE * tokens + t, tl.where(counted, entry_share, 0.0), mask=there)
+    tl.store(results + LABEL_SHARE * tokens + t, tl.where(counted, label_share, 0.0), mask=there)

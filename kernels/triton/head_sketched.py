@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-
-COEFFICIENT = tl.constexpr(6)  # rows of `results`, see head_results
-ENTRY_SHARE = tl.constexpr(7)
-LABEL_SHARE = tl.constexpr(8)
+from oasis.kernels.triton.head_results import COEFFICIENT, ENTRY_SHARE, LABEL_SHARE
 
 
 @triton.jit

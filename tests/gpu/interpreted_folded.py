@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from comparing import assert_relative, cosine_scaled
-from head_problems import METRICS, problem
+from comparing import cosine_scaled
+from head_problems import problem
+from interpreted import same_metrics
 from oasis.kernels.triton.blocks import INTERPRETER
 
 import oasis
@@ -16,13 +17,6 @@ HALF_BOUND = 2.0**-10  # folds and label columns are rounded to float16, as E of
 
 def folded(arguments, dim, seed=0, **options):
     return oasis.head_gram(**arguments, method="folded", sketch_dim=dim, seed=seed, **options)
-
-
-def same_metrics(got, want, rtol):
-    for name in METRICS:
-        assert_relative(getattr(got, name), getattr(want, name), rtol)
-    for name in ("tokens", "correct"):
-        assert torch.equal(getattr(got, name), getattr(want, name))
 
 
 @pytest.mark.parametrize(
