@@ -75,17 +75,7 @@ def siren(
     `informativeness` [N] >= 0 takes the place of its diagonal as a score; cosines stay those of the
     matrix. (Of "residual": informativeness x the share of the gradient outside the picks' span.)
     """
-    return _siren(*siren_inputs(gram, valid, floor, informativeness, CPU), method, ridge)
-
-
-def _siren(
-    gram: Tensor,
-    valid: Tensor,
-    floor: Tensor | None,
-    scores: Tensor | None,
-    method: str,
-    ridge: float,
-) -> tuple[Tensor, Tensor]:
+    gram, valid, floor, informativeness = siren_inputs(gram, valid, floor, informativeness, CPU)
     n = gram.shape[0]
     adjusted = torch.empty(n, dtype=torch.float64)
     order = torch.empty(n, dtype=torch.int64)
@@ -98,7 +88,7 @@ def _siren(
         -math.inf if floor is None else float(floor),
         adjusted.data_ptr(),
         order.data_ptr(),
-        0 if scores is None else scores.data_ptr(),
+        address(informativeness),
     )
     return adjusted, order
 
@@ -113,23 +103,13 @@ def oris_(
     options: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Relative informativeness [N], probability [N] and mask [N]; advances the state in place."""
-    inputs = oris_inputs(informativeness, adjusted, valid, CPU)
-    return _oris(*inputs, *state_buffers(statistics, counters, CPU), options)
-
-
-def _oris(
-    scores: Tensor,
-    adjusted: Tensor,
-    valid: Tensor,
-    statistics: Tensor,
-    counters: Tensor,
-    options: list[float],
-) -> tuple[Tensor, Tensor, Tensor]:
-    n = scores.shape[0]
+    informativeness, adjusted, valid = oris_inputs(informativeness, adjusted, valid, CPU)
+    statistics, counters = state_buffers(statistics, counters, CPU)
+    n = informativeness.shape[0]
     relative, probability = (torch.empty(n, dtype=torch.float64) for _ in range(2))
     mask = torch.empty(n, dtype=torch.bool)
     _core.oris(
-        scores.data_ptr(),
+        informativeness.data_ptr(),
         adjusted.data_ptr(),
         valid.data_ptr(),
         n,

@@ -135,13 +135,21 @@ def _lowest(device: torch.device) -> Tensor:
     return torch.full((), -torch.inf, dtype=torch.float64, device=device)
 
 
-def _siren_arguments(
-    gram: Tensor, valid: Tensor, floor: Tensor | None, method: str, ridge: float, capacity: int
-) -> tuple[dict[str, Any], Tensor, Tensor]:
-    n = gram.shape[0]
+def siren(
+    gram: Tensor, valid: Tensor, floor: Tensor | None, method: str, ridge: float
+) -> tuple[Tensor, Tensor]:
+    """Adjusted scores [N] and order [N].
+
+    "exact" with more than 30 samples of which fewer are valid waits for the device once: their
+    number sizes the tables.
+    """
+    gram, valid, floor, _ = siren_inputs(gram, valid, floor, None, gram.device)
+    capacity = n = gram.shape[0]
+    if method == "exact" and n > MAX_EXACT:
+        capacity = max(int(valid.sum()), 1)
     adjusted = torch.empty(n, dtype=torch.float64, device=gram.device)
     order = torch.empty(n, dtype=torch.int64, device=gram.device)
-    arguments = {
+    arguments: dict[str, Any] = {
         "gram": gram.data_ptr(),
         "valid": valid.data_ptr(),
         "floor": (_lowest(gram.device) if floor is None else floor).data_ptr(),
@@ -155,54 +163,10 @@ def _siren_arguments(
         "workspace_bytes": 0,
         "device": gram.device.index or 0,
     }
-    return arguments, adjusted, order
-
-
-def siren(
-    gram: Tensor, valid: Tensor, floor: Tensor | None, method: str, ridge: float
-) -> tuple[Tensor, Tensor]:
-    """Adjusted scores [N] and order [N].
-
-    "exact" with more than 30 samples of which fewer are valid waits for the device once: their
-    number sizes the tables.
-    """
-    gram, valid, floor, _ = siren_inputs(gram, valid, floor, None, gram.device)
-    capacity = n = gram.shape[0]
-    if method == "exact" and n > MAX_EXACT:
-        capacity = max(int(valid.sum()), 1)
-    arguments, adjusted, order = _siren_arguments(gram, valid, floor, method, ridge, capacity)
     with _queue(gram.device) as stream:
         arguments |= _workspace(_core.cuda_siren_workspace(**arguments), gram.device)
         _launch(_core.cuda_siren, arguments, stream)
     return adjusted, order
-
-
-def _oris_arguments(
-    informativeness: Tensor,
-    adjusted: Tensor,
-    valid: Tensor,
-    statistics: Tensor,
-    counters: Tensor,
-    options: list[float],
-) -> tuple[dict[str, Any], tuple[Tensor, Tensor, Tensor]]:
-    like = informativeness
-    mask = torch.empty_like(like, dtype=torch.bool)
-    results = torch.empty_like(like), torch.empty_like(like), mask
-    arguments = {
-        "informativeness": informativeness.data_ptr(),
-        "adjusted": adjusted.data_ptr(),
-        "valid": valid.data_ptr(),
-        "n": informativeness.shape[0],
-        "device": informativeness.device.index or 0,
-        "statistics": statistics.data_ptr(),
-        "counters": counters.data_ptr(),
-        "options": options,
-        **{
-            name: result.data_ptr()
-            for name, result in zip(("relative", "probability", "mask"), results, strict=True)
-        },
-    }
-    return arguments, results
 
 
 def oris_(
@@ -215,9 +179,24 @@ def oris_(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Relative informativeness [N], probability [N], mask [N]; advances the state in place."""
     device = informativeness.device
-    inputs = oris_inputs(informativeness, adjusted, valid, device)
-    state = state_buffers(statistics, counters, device)
-    arguments, results = _oris_arguments(*inputs, *state, options)
+    informativeness, adjusted, valid = oris_inputs(informativeness, adjusted, valid, device)
+    statistics, counters = state_buffers(statistics, counters, device)
+    mask = torch.empty_like(informativeness, dtype=torch.bool)
+    results = torch.empty_like(informativeness), torch.empty_like(informativeness), mask
+    arguments = {
+        "informativeness": informativeness.data_ptr(),
+        "adjusted": adjusted.data_ptr(),
+        "valid": valid.data_ptr(),
+        "n": informativeness.shape[0],
+        "device": device.index or 0,
+        "statistics": statistics.data_ptr(),
+        "counters": counters.data_ptr(),
+        "options": options,
+        **{
+            name: result.data_ptr()
+            for name, result in zip(("relative", "probability", "mask"), results, strict=True)
+        },
+    }
     with _queue(device) as stream:
         _launch(_core.cuda_oris, arguments, stream)
     return results

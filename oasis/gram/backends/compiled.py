@@ -10,7 +10,7 @@ from torch import Tensor
 from oasis import _core
 from oasis.gram.backends.epilogue import FIELDS
 from oasis.gram.tensor_sketch import VocabularySketch
-from oasis.operators.buffers import CPU, written_buffer
+from oasis.operators.buffers import CPU, address, written_buffer
 
 _PANEL = _core.HEAD_PANEL  # tokens whose sketches lie side by side
 
@@ -106,7 +106,7 @@ class Epilogue:
             columns=columns,
             column_stride=logits.stride(1),
             first=first,
-            bias=0 if bias is None else bias.data_ptr(),
+            bias=address(bias),
             scale=self.scale,
             softcap=self.softcap,
             labels=self.labels.data_ptr(),
