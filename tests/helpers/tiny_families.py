@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers
 from tiny_models import tiny_model
-from tiny_vision import IMAGE, TEXT, VIDEO, VOCAB, spread
+from tiny_vision import IMAGE, TEXT, VIDEO, VISION, VOCAB, spread
 from torch import nn
 
 LENGTHS = (7, 12, 9, 5, 11, 8)
@@ -70,10 +70,7 @@ FALCON = {
 def llava_next():
     torch.manual_seed(0)
     config = transformers.LlavaNextConfig(
-        vision_config=transformers.CLIPVisionConfig(
-            **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2},
-            **{"num_attention_heads": 2, "image_size": 8, "patch_size": 4},
-        ),
+        vision_config=transformers.CLIPVisionConfig(**VISION),
         text_config=transformers.LlamaConfig(**TEXT),
         image_token_id=IMAGE,
         image_grid_pinpoints=[[8, 8], [8, 16]],
@@ -84,10 +81,7 @@ def llava_next():
 def smolvlm():
     torch.manual_seed(0)
     config = transformers.SmolVLMConfig(
-        vision_config={
-            **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1},
-            **{"num_attention_heads": 2, "image_size": 8, "patch_size": 4},
-        },
+        vision_config=VISION | {"num_hidden_layers": 1},
         text_config=transformers.LlamaConfig(**TEXT),
         scale_factor=2,
         image_token_id=IMAGE,

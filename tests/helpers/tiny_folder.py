@@ -19,12 +19,10 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="</s>")
 
 
-def save(folder: Path, layers: int = 1) -> str:
-    """Write model and tokenizer into `folder`; returns it."""
-    tokenizer = byte_tokenizer()
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
+def llama_config(vocabulary: int, layers: int) -> LlamaConfig:
+    """Of a model with `byte_tokenizer`'s tokens, and perhaps more."""
+    return LlamaConfig(
+        vocab_size=vocabulary,
         hidden_size=16,
         intermediate_size=24,
         num_hidden_layers=layers,
@@ -35,7 +33,13 @@ def save(folder: Path, layers: int = 1) -> str:
         eos_token_id=1,
         initializer_range=0.3,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def save(folder: Path, layers: int = 1) -> str:
+    """Write model and tokenizer into `folder`; returns it."""
+    tokenizer = byte_tokenizer()
+    torch.manual_seed(0)
+    LlamaForCausalLM(llama_config(len(tokenizer), layers)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 

@@ -23,6 +23,14 @@ TEXT = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
 
 
 def spread(model, dtype):
@@ -37,16 +45,8 @@ def spread(model, dtype):
 def llava(dtype=torch.float64, seed=0):
     """Four image tokens for an image of 3 x 8 x 8."""
     torch.manual_seed(seed)
-    vision = CLIPVisionConfig(
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=8,
-        patch_size=4,
-    )
     config = LlavaConfig(
-        vision_config=vision,
+        vision_config=CLIPVisionConfig(**VISION),
         text_config=LlamaConfig(**TEXT),
         image_token_id=IMAGE,
         image_seq_length=4,

@@ -7,9 +7,9 @@ from pathlib import Path
 import tiny_folder
 import torch
 from PIL import Image
+from tiny_vision import VISION
 from transformers import (
     CLIPVisionConfig,
-    LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
     LlavaProcessor,
@@ -40,27 +40,8 @@ def save(folder: Path, layers: int = 1) -> str:
     """Write model and processor into `folder`; returns it."""
     made = processor()
     torch.manual_seed(0)
-    vision = CLIPVisionConfig(
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        image_size=8,
-        patch_size=4,
-        initializer_range=0.3,
-    )
-    text = LlamaConfig(
-        vocab_size=len(made.tokenizer),
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
-        initializer_range=0.3,
-    )
+    vision = CLIPVisionConfig(**VISION | {"num_hidden_layers": 1, "initializer_range": 0.3})
+    text = tiny_folder.llama_config(len(made.tokenizer), layers)
     config = LlavaConfig(
         vision_config=vision,
         text_config=text,

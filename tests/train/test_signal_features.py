@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from comparing import close
 from padded_rows import LENGTHS, alone, padded
-from tiny_models import PAD, VOCAB, tiny_llama, tiny_model
+from tiny_models import PAD, tiny_llama, tiny_model
+from tiny_vision import IMAGE, llava
 
 from oasis.train.frozen.blocks import evenly, running_blocks
 from oasis.train.frozen.prefix import Skip, freeze_below
@@ -57,37 +58,11 @@ def test_evenly():
     assert evenly(30) == [5, 11, 17, 23, 29] and evenly(1) == [0] * 5
 
 
-def tiny_llava():
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
-    from transformers import LlavaForConditionalGeneration as Llava
-
-    torch.manual_seed(0)
-    text = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        pad_token_id=PAD,
-    )
-    vision = CLIPVisionConfig(
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=8,
-        patch_size=4,
-        projection_dim=16,
-    )
-    return Llava(LlavaConfig(vision_config=vision, text_config=text, image_token_id=60)).eval()
-
-
 def test_image_text_score():
-    model = tiny_llava()
-    ids = torch.tensor([[5, 60, 60, 60, 60, 6, 7, 8], [0, 0, 0, 0, 9, 10, 11, 12]])
+    model = llava(torch.float32)
+    ids = torch.tensor([[5, *[IMAGE] * 4, 6, 7, 8], [0, 0, 0, 0, 9, 10, 11, 12]])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": ids.clone()}
-    batch["labels"][ids == 60] = -100
+    batch["labels"][ids == IMAGE] = -100
     batch["pixel_values"] = torch.randn(1, 3, 8, 8)
     needs = frozenset({"image_text_score", "features", "features_multi"})
     got = compute(model, batch, Head(), needs)
