@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import TrainingArguments
 
 from oasis.policies import Policy
-from oasis.train.batch.columns import COUNTS, VIDEO_COUNTS
+from oasis.train.batch.images import COUNT_KEYS
 from oasis.train.batch.rehearsal import join
 from oasis.train.batch.subbatch import take
 
@@ -139,7 +139,4 @@ def apart(batch: dict) -> list[dict]:
                 "with mode='fill'"
             )
     rows = (take(batch, [row]) for row in range(len(batch["labels"])))
-    return [
-        {k: v.detach().cpu() for k, v in row.items() if k not in (COUNTS, VIDEO_COUNTS)}
-        for row in rows
-    ]
+    return [{k: v.detach().cpu() for k, v in row.items() if k not in COUNT_KEYS} for row in rows]

@@ -17,8 +17,8 @@ from oasis import Selection, Selector, policies
 from oasis.policies.base import validation_rows
 from oasis.train import transformers_private
 from oasis.train.batch import packed
-from oasis.train.batch.columns import COUNTS, ITEM, TASK, VIDEO_COUNTS, WEIGHT
-from oasis.train.batch.images import count_images
+from oasis.train.batch.columns import ITEM, TASK, WEIGHT
+from oasis.train.batch.images import COUNT_KEYS, count_images
 from oasis.train.batch.rows import as_rows
 from oasis.train.batch.subbatch import (
     Nothing,
@@ -272,8 +272,8 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             usable = (~selection.skipped).nonzero().flatten().tolist()
             chosen = dummy(batch, usable[0] if usable else 0)
         if self._selection.fill is None:
-            chosen.pop(COUNTS, None)
-            chosen.pop(VIDEO_COUNTS, None)
+            for key in COUNT_KEYS:
+                chosen.pop(key, None)
         if several:
             chosen = type(chosen)(packed.packed(chosen, given))
         seconds = seconds_between(start, moment(self.args.device))
@@ -285,7 +285,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         """The keys that the model's forward takes; all that a loss of another's may ask for."""
         if not self._own_loss:
             return dict(batch)
-        known = forward_parameters(self.model) | {"labels", COUNTS, VIDEO_COUNTS}
+        known = forward_parameters(self.model) | {"labels", *COUNT_KEYS}
         if packed.is_packed(batch):
             known |= packed.KEYS
         return {key: value for key, value in batch.items() if key in known and value is not None}

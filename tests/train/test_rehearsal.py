@@ -4,6 +4,7 @@ import pytest
 import torch
 from comparing import close
 from padded_rows import padded
+from tiny_families import collate, framed, smolvlm
 from tiny_models import tiny_llama
 from tiny_training import Pad, Rows, arguments
 from transformers import TrainerCallback
@@ -11,6 +12,7 @@ from transformers import TrainerCallback
 from oasis import policies
 from oasis.train import SelectionTrainer
 from oasis.train.batch.columns import COUNTS, TASK
+from oasis.train.batch.images import IMAGE_KEYS
 from oasis.train.batch.rehearsal import Rehearsal, join
 from oasis.train.batch.subbatch import take
 from oasis.train.head import Head
@@ -53,6 +55,24 @@ def test_rows_with_images_go_below_rows_without():
     for batch, row, counts in ((plain, shown, [0] * 5 + [2]), (shown, plain, [1, 0, 2, 1, 0, 0])):
         joined = join(batch, [take(row, [2])])
         assert joined[COUNTS].tolist() == counts
+
+
+@pytest.mark.parametrize("numbers", [(1, 0, 2, 3), (0, 3, 2, 1), (3, 0, 0, 3)], ids=str)
+def test_rows_with_images_of_their_own_go_with_rows_that_have_none(numbers):
+    # SmolVLM: [N, images, C, H, W], which rows without an image, or with fewer, lack or fill up.
+    model, items = smolvlm(), [framed(number) for number in numbers]
+    whole = collate(items)
+    parts = [take(whole, rows) for rows in ([0, 1], [2], [3])]
+    for part in parts:
+        if "pixel_values" in part:
+            most = int(part["pixel_values"].flatten(2).any(dim=2).sum(dim=1).max())
+            for key in IMAGE_KEYS:
+                part.update({key: part[key][:, :most]} if key in part else {})
+    joined = join(parts[0], parts[1:])
+    want = compute(model, take(whole, [0, 1, 2, 3]), Head(), frozenset({"gram"}))["gram"]
+    got = compute(model, joined, Head(), frozenset({"gram", "validation"}), 2)
+    assert torch.allclose(got["gram"], want[:2, :2]), "candidates"
+    assert torch.allclose(got["validation_gram"], want[:2, 2:]), "validation rows"
 
 
 def test_the_reservoir_keeps_rows_with_labels_and_resumes():

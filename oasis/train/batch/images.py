@@ -48,6 +48,7 @@ VIDEOS = Media(
     ("video_token_id", "video_token_index"),
 )
 MEDIA = (IMAGES, VIDEOS)
+COUNT_KEYS = tuple(media.counts for media in MEDIA)
 MEDIA_KEYS = (*IMAGE_KEYS, *VIDEOS.keys)
 UNBROKEN = ("llava_next", "llava_onevision")  # models with the tokens of an image in one run
 
@@ -83,7 +84,6 @@ def _counted(batch: dict, config, media: Media) -> dict:
         return batch  # nothing to count by: rows are taken for samples, and checked to be as many
     where = batch["input_ids"] == token
     tokens, number, grid = where.sum(dim=1), _number(batch, media), batch.get(media.grid)
-    runs = (where & ~torch.cat([torch.zeros_like(where[:, :1]), where[:, :-1]], dim=1)).sum(dim=1)
     counts = None
     if int((tokens > 0).sum()) == number:
         counts = (tokens > 0).long()
@@ -92,8 +92,9 @@ def _counted(batch: dict, config, media: Media) -> dict:
     elif "image_sizes" not in batch:
         counts = _by_size(tokens, tokens.new_ones(number))
     # Else sizes differ, and what they mean in tokens differs by model.
-    elif str(getattr(config, "model_type", "")).startswith(UNBROKEN) and int(runs.sum()) == number:
-        counts = runs
+    elif str(getattr(config, "model_type", "")).startswith(UNBROKEN):
+        runs = _runs(where)
+        counts = runs if int(runs.sum()) == number else None
     if counts is None:
         raise ValueError(
             f"{media.pixels}: got {number} {media.what} for samples with {tokens.tolist()} tokens "
@@ -120,14 +121,34 @@ def image_rows(batch: dict, rows: Tensor) -> dict[str, Tensor]:
     return found
 
 
-def drop_empty_images(batch: dict) -> dict[str, Any]:
-    """`batch` without `pixel_values` [N, images, C, H, W] (Idefics 3, SmolVLM) of which all are
-    zero, as those are that fill up the images of a sample: its samples have none.
+def of_rows(batch: dict) -> bool:
+    """Whether the images of a batch are [N, images, C, H, W] (Idefics 3, SmolVLM), filled up with
+    zeros where a sample has fewer.
     """
     pixels = batch.get("pixel_values")
-    if not isinstance(pixels, Tensor) or pixels.ndim != 5 or COUNTS in batch or pixels.any():
+    return isinstance(pixels, Tensor) and pixels.ndim == 5 and COUNTS not in batch
+
+
+def drop_empty_images(batch: dict) -> dict[str, Any]:
+    """`batch` without images `of_rows` of which all are zero: its samples have none."""
+    if not of_rows(batch) or batch["pixel_values"].any():
         return batch
     return {key: value for key, value in batch.items() if key not in IMAGE_KEYS}
+
+
+def fill_images(parts: list[dict]) -> list[dict]:
+    """Batches with as many images in every row, where some have images `of_rows`."""
+    like = next((part for part in parts if of_rows(part)), {})
+    for key in like.keys() & set(IMAGE_KEYS):
+        most = max(part[key].shape[1] for part in parts if key in part)
+        filled = []
+        for part in parts:
+            none = like[key].new_zeros(len(part["labels"]), 0, *like[key].shape[2:])
+            value = part.get(key, none)
+            space = value.new_zeros(len(value), most - value.shape[1], *value.shape[2:])
+            filled.append({**part, key: torch.cat([value, space], dim=1)})
+        parts = filled
+    return parts
 
 
 def _spans(sizes: Tensor, groups: Tensor) -> Tensor:
@@ -168,6 +189,13 @@ def _by_size(tokens: Tensor, sizes: Tensor) -> Tensor | None:
     if wanted[-1] == 0 or ((last != wanted) & (wanted > 0)).any():
         return None
     return after.diff(prepend=after.new_zeros(1))
+
+
+def _runs(where: Tensor) -> Tensor:
+    """How often a run of true entries begins in each row of `where` [N, L]."""
+    begins = where.clone()
+    begins[:, 1:] &= ~where[:, :-1]
+    return begins.sum(dim=1)
 
 
 def _check(batch: dict, counts: Tensor, media: Media) -> None:

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from oasis.names import IGNORED
-from oasis.train.batch.columns import COUNTS, ENCODER, VIDEO_COUNTS
+from oasis.train.batch.columns import ENCODER
+from oasis.train.batch.images import COUNT_KEYS, fill_images
 from oasis.train.batch.memory import EpisodicMemory
 from oasis.train.batch.subbatch import per_token, take, targets
 
@@ -58,7 +59,7 @@ class Rehearsal:
 
 def _counted(part: dict, keys: set[str]) -> dict:
     """`part` with the counts that others have; without a count it has no image."""
-    lacking = {COUNTS, VIDEO_COUNTS} & keys - part.keys()
+    lacking = set(COUNT_KEYS) & keys - part.keys()
     none = part["labels"].new_zeros(len(part["labels"]))
     return {**part, **dict.fromkeys(lacking, none)}
 
@@ -68,14 +69,15 @@ def join(batch: dict, rows: list[dict], *, pad_token_id: int = 0) -> dict:
 
     What they are padded with goes to the right, where a causal model never looks. What an encoder
     is given is padded where it has a mask. Other tensors that do not have an entry for each token
-    are put together along dimension 0.
+    are put together along dimension 0. Rows without images get images of zeros where others have
+    [N, images, C, H, W].
 
     Raises:
         ValueError: rows whose tensors do not go together with those of the batch.
     """
     fill = {"input_ids": pad_token_id, "labels": IGNORED}
     keys = set().union(batch, *rows)
-    parts = [_counted(part, keys) for part in (batch, *rows)]
+    parts = fill_images([_counted(part, keys) for part in (batch, *rows)])
     length = max(part["labels"].shape[1] for part in parts)
     masks = [part[MASK] for part in parts if MASK in part]
     longest = max((mask.shape[1] for mask in masks), default=0)

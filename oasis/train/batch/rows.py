@@ -108,6 +108,7 @@ def _shifted(model: nn.Module, labels: Tensor, pad: int) -> Tensor:
     make = getattr(base, "prepare_decoder_input_ids_from_labels", None)
     if make is not None:
         return make(labels)
-    ids = labels.roll(1, dims=1).masked_fill(labels.roll(1, dims=1) == IGNORED, pad)
+    ids = labels.roll(1, dims=1)
+    ids[ids == IGNORED] = pad
     ids[:, 0] = base.config.decoder_start_token_id
     return ids
