@@ -150,6 +150,7 @@ def _four_bits(weight: Any, first: int, last: int) -> Tensor:
     """Rows of a 4-bit weight of bitsandbytes, whose numbers share a scale in runs of the flattened
     matrix.
     """
+    # Where such a weight is, so is bitsandbytes; where types are checked, it need not be.
     from bitsandbytes import functional  # pyright: ignore[reportMissingImports]
 
     state, width = weight.quant_state, weight.quant_state.shape[1]
@@ -179,6 +180,7 @@ def _subclass(weight: Any) -> tuple[Rows, tuple[int, int], torch.dtype, bool]:
     try:
         one = weight[:1].dequantize()
         good = name.startswith("torchao.") and one.shape == (1, weight.shape[1])
+    # What torchao and other subclasses raise for an operation that they lack.
     except (RuntimeError, NotImplementedError, TypeError, AssertionError, IndexError):
         good = False
     if not good:

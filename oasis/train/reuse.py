@@ -218,6 +218,7 @@ class _Recomputed(torch.autograd.Function):
         ctx.save_for_backward(hidden, given)
         return given.view_as(given)
 
+    # torch declares any number of gradients; here is one output, so one.
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:  # type: ignore[override]
         hidden, given = ctx.saved_tensors

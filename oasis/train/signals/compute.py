@@ -87,9 +87,7 @@ def compute(
         calls.append(hidden.shape)
         last = hidden.detach()
         if scored:
-            known = head_scores(module, last, labels, head, WIDTH * ("sketch" in asked))
-            found.update({name: getattr(known, name)[:count] for name in asked - GRAMS})
-            found.update(grams_of(known.gram, known.sketch, asked, count))
+            found.update(scores_of(module, last, labels, head, asked, count))
         found.update(_of_states(model, batch, last, needs, count))
         if not differentiated:
             return as_little(module, hidden)
@@ -130,6 +128,17 @@ def _of_states(
         score = image_text_score(model, batch, last)
         found["image_text_score"] = None if score is None else score[:count]
     return found
+
+
+def scores_of(
+    module: nn.Module, hidden: Tensor, labels: Tensor, head: Head, needs: frozenset[str], count: int
+) -> dict[str, Tensor | None]:
+    """What `needs` (of `HEAD`) asks for of the first `count` rows, from what enters the output head
+    `module`: see `head_scores`.
+    """
+    known = head_scores(module, hidden, labels, head, WIDTH * ("sketch" in needs))
+    found = {name: getattr(known, name)[:count] for name in needs - GRAMS}
+    return {**found, **grams_of(known.gram, known.sketch, needs, count)}
 
 
 def grams_of(

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from oasis.names import IGNORED
-from oasis.selection.memory import WIDTH
 from oasis.train.batch.subbatch import right_padded, take, targets
 from oasis.train.frozen.blocks import all_blocks
 from oasis.train.frozen.prefix import Skip
@@ -29,17 +28,20 @@ from oasis.train.scoring import (
     check_length,
     evaluating,
     head_hook,
-    head_scores,
     model_inputs,
 )
-from oasis.train.signals.compute import GRAMS, HEAD, grams_of
+from oasis.train.signals.compute import HEAD, scores_of
 from oasis.train.signals.features import attended, mean_over
 
 FORWARD_ALONE = HEAD | {"features"}  # signals of a forward that may be in parts or less deep
 
 
 def by_length(batch: dict, size: int) -> list[Tensor]:
-    """The rows of `batch` in parts of at most `size`, the shortest first."""
+    """The rows of `batch` in parts of at most `size`, the shortest first; all of them as they lie
+    where they are one part.
+    """
+    if len(batch["labels"]) <= size:
+        return [torch.arange(len(batch["labels"]))]
     return list(attended(batch).sum(dim=1).cpu().argsort(stable=True).split(size))
 
 
@@ -92,7 +94,8 @@ def compute_in_parts(
     count, rows = candidates or len(batch["labels"]), len(batch["labels"])
     parts = by_length(batch, size or rows)
     states: list[Tensor] = [torch.empty(0)] * rows
-    wanted, means = list(states), list(states)
+    wanted = list(states)
+    means = dict[int, Tensor]()
     found: dict[str, Tensor | None] = {}
     of_head = needs & HEAD
     calls = 0
@@ -102,28 +105,26 @@ def compute_in_parts(
         labels, real = part["labels"], attended(part)
         check_length(hidden, labels)
         where, after = targets(labels), labels.roll(-1, dims=1)
-        mean = mean_over(hidden, real) if "features" in needs else hidden
         counts = where.sum(dim=1).tolist()
-        pieces = hidden[where].split(counts), after[where].split(counts), mean
+        pieces = hidden[where].split(counts), after[where].split(counts)
         for row, *of_row in zip(index.tolist(), *pieces, strict=True):
-            states[row], wanted[row], means[row] = of_row
+            states[row], wanted[row] = of_row
+        if "features" in needs:
+            means.update(zip(index.tolist(), mean_over(hidden, real), strict=True))
         calls += 1
         if of_head and calls == len(parts):  # here, since sharded weights are gathered here
             at_labels = _together(states, wanted)
-            known = head_scores(module, *at_labels, head, WIDTH * ("sketch" in needs))
-            found.update({name: getattr(known, name)[:count] for name in of_head - GRAMS})
-            found.update(grams_of(known.gram, known.sketch, of_head, count))
+            found.update(scores_of(module, *at_labels, head, of_head, count))
         return as_little(module, hidden)
 
     with evaluating(model), head_hook(model, capture):
         for number, index in enumerate(parts, 1):
             part = take(batch, index) if len(parts) > 1 else batch
-            index = index if len(parts) > 1 else torch.arange(rows)
             model(**model_inputs(model, part))
             if calls != number:
                 raise RuntimeError(NOT_CALLED.format(calls - number + 1))
     if "features" in needs:
-        found["features"] = torch.stack(means[:count])
+        found["features"] = torch.stack([means[row] for row in range(count)])
     return found
 
 
