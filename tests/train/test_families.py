@@ -32,6 +32,7 @@ from oasis.train.batch.images import count_images, drop_empty_images
 from oasis.train.batch.rehearsal import join
 from oasis.train.batch.rows import as_given, as_rows
 from oasis.train.batch.subbatch import take, targets
+from oasis.train.fill import apart
 from oasis.train.loss import summed_cross_entropy
 from oasis.train.scoring import inspect_head, score
 
@@ -115,6 +116,27 @@ def test_five_steps_of_lora(tmp_path, name):
     moved = {key for key, p in model.named_parameters() if not torch.equal(p, before[key])}
     assert moved and all("lora_" in key for key in moved)
     assert all(p.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "images of Idefics 3, SmolVLM",
+        "several images of any size (LLaVA-NeXT)",
+        "videos of Qwen-VL",
+    ],
+)
+def test_rows_that_waited_keep_their_own_images(name):
+    family = FAMILIES[name]
+    model, items = family.make(), [family.item(number) for number in range(6)]
+    loss = by_autograd(model, family, items)[1]
+    rows = apart(rows_of(model, collate(items)))
+    for first, *rest in ([0, 1, 3, 2], [4, 5, 0, 1], [3, 0]):  # 0 and 3 have no image
+        joined = join(rows[first], [rows[row] for row in rest])
+        count = targets(joined["labels"]).sum(dim=1)
+        expected = (loss[[first, *rest]] * count).sum()
+        summed = summed_cross_entropy(model, joined)[0]
+        assert (summed - expected).abs() <= family.tolerance * expected
 
 
 def test_text_alone_of_a_batch_with_images_is_trained_on(tmp_path):

@@ -297,7 +297,7 @@ def test_images_inside_their_rows_stay_there():
     assert take(batch, [1])["pixel_values"].unique().tolist() == [1]
 
 
-def test_videos_are_refused():
+def test_videos_that_no_token_of_the_model_stands_for_are_refused():
     batch = batch_of((2, 2), torch.zeros(2, 3, 8, 8), pixel_values_videos=torch.zeros(16, 96))
     with pytest.raises(ValueError, match="pixel_values_videos"):
         take(count_images(batch, Config()), [0])

@@ -126,7 +126,8 @@ def of_rows(batch: dict) -> bool:
     zeros where a sample has fewer.
     """
     pixels = batch.get("pixel_values")
-    return isinstance(pixels, Tensor) and pixels.ndim == 5 and COUNTS not in batch
+    inside = isinstance(pixels, Tensor) and pixels.ndim == 5 and COUNTS not in batch
+    return inside and not _one_behind_another(batch, IMAGES)
 
 
 def drop_empty_images(batch: dict) -> dict[str, Any]:
