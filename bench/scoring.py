@@ -4,7 +4,11 @@ forward with loss of the same batch, on the packaged 135 M-parameter model.
 Floor: both run the same 30 blocks (2 x 106 M flops a token). The plain forward adds logits at
 every position (2 x 28 M flops a token, and V numbers written); scoring adds them at the label
 positions alone, and the Gram of those few tokens. In texts that are learnt as a whole every
-position is a label: then both add the same logits, and scoring the Gram of all tokens.
+position is a label: then both add the same logits, and scoring the Gram of all tokens; of a policy
+that asks for metrics alone, not even that.
+
+A model in bfloat16 runs on a CPU's own bfloat16 instructions, where it has some, and head_gram in
+float32, unless torch is told otherwise (`torch.set_float32_matmul_precision`, `precision` here).
 """
 
 from __future__ import annotations
@@ -21,11 +25,19 @@ from oasis.lab.evaluate import pad_id
 from oasis.names import IGNORED
 from oasis.train.batch.columns import TASK
 from oasis.train.scoring import inspect_head, score
+from oasis.train.signals.compute import compute
 
 
-def run(samples: int = 16, rounds: int = 9, names: tuple[str, ...] = ("bbc", "tweets")) -> None:
-    device = torch.device("cpu")
-    model = models.load_model("smollm2", device, choose_dtype("auto", device))
+def run(
+    samples: int = 16,
+    rounds: int = 9,
+    names: tuple[str, ...] = ("bbc", "tweets"),
+    dtype: str = "auto",
+    precision: str = "highest",
+) -> None:
+    device, kind = torch.device("cpu"), choose_dtype(dtype, torch.device("cpu"))
+    torch.set_float32_matmul_precision(precision)
+    model = models.load_model("smollm2", device, kind)
     tokenizer = models.load_tokenizer("smollm2")
     rows = []
     for name, whole in ((name, whole) for name in names for whole in (False, True)):
@@ -45,26 +57,33 @@ def run(samples: int = 16, rounds: int = 9, names: tuple[str, ...] = ("bbc", "tw
         def scoring(batch=batch, head=head):
             return score(model, batch, head)
 
+        def metrics(batch=batch, head=head):
+            return compute(model, batch, head, frozenset({"loss"}))
+
         known = scoring()
 
         def selecting(known=known, selector=selector):
             return selector.select(gram=known)
 
-        times = interleaved({"forward": forward, "scoring": scoring, "select": selecting}, rounds)
+        timed = {"forward": forward, "scoring": scoring, "metrics": metrics, "select": selecting}
+        times = interleaved(timed, rounds)
         rows.append(
             [
                 f"{name}, {samples} x {batch['input_ids'].shape[1]} tokens",
                 int(known.tokens.sum()),
-                *(show(min(times[k])) for k in ("scoring", "forward", "select")),
-                f"{ratio(times['scoring'], times['forward']):.2f}",
+                *(show(min(times[k])) for k in ("scoring", "metrics", "forward", "select")),
+                *(f"{ratio(times[k], times['forward']):.2f}" for k in ("scoring", "metrics")),
             ]
         )
     header = [
         "batch",
         "labels",
         "scoring forward",
+        "metrics alone",
         "forward with loss",
         "select",
         "scoring / forward",
+        "metrics / forward",
     ]
-    table("Cost of choosing, SmolLM2-135M on real texts", header, rows)
+    of = f"SmolLM2-135M ({str(kind).removeprefix('torch.')}) on real texts"
+    table(f"Cost of choosing, {of}, float32 products {precision}", header, rows)

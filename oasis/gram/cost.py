@@ -7,6 +7,7 @@ launches, over what the device does of each in a second.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -18,6 +19,7 @@ from oasis.gram.problem import BLOCK_ELEMENTS, GPU_BLOCK_ELEMENTS
 SKETCH_SAMPLES = 1024  # "auto" gives an estimate in place of the exact K only from here on
 AUTOMATIC = ("ghost", "instantiate", "sketch")
 METHODS = (*AUTOMATIC, "folded")
+FEW = 1024  # columns to fold a vocabulary into where nobody reads K: its products then cost little
 HOST = torch.device("cpu")
 
 
@@ -150,9 +152,11 @@ def pick(
     sketch_dim: int = 4096,
     dtype: torch.dtype = torch.float32,
     device: torch.device = HOST,
+    methods: Sequence[str] | None = None,
 ) -> str:
-    """The regime that `method="auto"` takes."""
-    methods = AUTOMATIC if samples >= SKETCH_SAMPLES else AUTOMATIC[:2]
+    """The regime that `method="auto"` takes, or the cheapest of `methods`."""
+    if methods is None:
+        methods = AUTOMATIC if samples >= SKETCH_SAMPLES else AUTOMATIC[:2]
     rates, gpu = rates_of(device), device.type == "cuda"
 
     def seconds(method: str) -> float:

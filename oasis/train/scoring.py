@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import oasis
+from oasis.gram import cost
 from oasis.train.batch import packed
 from oasis.train.batch.rows import for_forward, has_encoder
 from oasis.train.batch.subbatch import is_right_padded, right_padded, take, targets
@@ -115,11 +116,16 @@ def model_inputs(model: nn.Module, batch: dict) -> dict:
 
 
 def head_scores(
-    module: nn.Module, hidden: Tensor, labels: Tensor, head: Head, sketch: int = 0
+    module: nn.Module,
+    hidden: Tensor,
+    labels: Tensor,
+    head: Head,
+    sketch: int = 0,
+    products: bool = True,
 ) -> oasis.HeadGram:
     """Gram matrix of last-layer gradients, their sketches of `sketch` numbers (0: none), loss,
     entropy and EL2N of N rows, from what enters the output head `module`: `hidden` [N, L, D],
-    `labels` [N, L].
+    `labels` [N, L]. Without `products` the matrix may be an estimate, and all else costs less.
     """
     weight = head_weight(module)
     rows, columns = targets(labels).nonzero(as_tuple=True)
@@ -139,8 +145,13 @@ def head_scores(
         )
 
     with torch.autocast(hidden.device.type, enabled=False):
-        if weight.dense:
+        if weight.dense and products:
             return gram(0, weight.shape[0])
+        if weight.dense:
+            shape = len(rows), weight.shape[1], weight.shape[0], len(labels)
+            among = "ghost", "instantiate", "folded"
+            method = cost.pick(*shape, cost.FEW, weight.dtype, hidden.device, among)
+            return gram(0, weight.shape[0], method=method, sketch_dim=cost.FEW)
         return oasis.merge([gram(*part, vocab_range=part) for part in weight.parts()])
 
 

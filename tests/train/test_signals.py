@@ -10,12 +10,13 @@ from tiny_training import Pad, Rows
 
 import oasis
 from oasis import policies
+from oasis.gram.regimes import folded, ghost
 from oasis.train.batch.columns import TASK
 from oasis.train.frozen.blocks import middle_block, running_blocks
 from oasis.train.head import Head
 from oasis.train.models import unwrap
 from oasis.train.scoring import inspect_head
-from oasis.train.signals.compute import compute
+from oasis.train.signals.compute import HEAD, compute
 from oasis.train.signals.sample_grads import SampleGradients
 from oasis.train.signals.sketch import CountSketch
 
@@ -285,6 +286,24 @@ def test_only_what_is_needed_is_computed(monkeypatch):
         found = compute(model, batch, inspect_head_once(model, batch), frozenset(needs))
         assert (len(forwards), len(grams), len(backwards)) == expected
         assert set(found) == needs
+
+
+def test_metrics_alone_take_no_products_of_tokens_over_the_vocabulary(monkeypatch):
+    model, batch = tiny_llama(vocab_size=4000), rows(16)
+    batch["labels"] = batch["input_ids"].clone()
+    whole = compute(model, batch, Head(), HEAD - {"validation"})
+    kinds, add = [], folded.add_lower_products
+    for regime in (ghost, folded):
+        monkeypatch.setattr(
+            regime, "add_lower_products", lambda a, b: kinds.append(b.shape[1]) or add(a, b)
+        )
+    for needs in ({"loss"}, {"entropy", "el2n"}, {"loss", "sketch"}):
+        got = compute(model, batch, Head(), frozenset(needs))
+        assert set(got) == needs and all(close(got[name], whole[name]) for name in needs)
+    assert kinds and max(kinds) < 2000
+    kinds.clear()
+    compute(model, batch, Head(), frozenset({"loss", "gram"}))
+    assert sum(kinds) >= 4000
 
 
 def test_the_last_block_takes_no_product_of_the_head(monkeypatch):

@@ -136,7 +136,8 @@ def scores_of(
     """What `needs` (of `HEAD`) asks for of the first `count` rows, from what enters the output head
     `module`: see `head_scores`.
     """
-    known = head_scores(module, hidden, labels, head, WIDTH * ("sketch" in needs))
+    sketch, products = WIDTH * ("sketch" in needs), bool(needs & {"gram", "validation"})
+    known = head_scores(module, hidden, labels, head, sketch, products)
     found = {name: getattr(known, name)[:count] for name in needs - GRAMS}
     return {**found, **grams_of(known.gram, known.sketch, needs, count)}
 
