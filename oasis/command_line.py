@@ -46,6 +46,14 @@ def meant_for_the_user(error: BaseException) -> bool:
     return last.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "oasis"
 
 
+def set_up(quiet: bool = False, verbose: bool = False) -> None:
+    """Have libraries say as much as the command is asked to, see `oasis.lab.screen`."""
+    with one_line():
+        from oasis.lab import screen
+
+        screen.set_up(quiet, verbose)
+
+
 # The machine's fault, not the user's: status 1.
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 

@@ -10,7 +10,7 @@ import typer
 import typer.core
 
 from oasis.adapt_command import adapt
-from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say
+from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say, set_up
 from oasis.doctor_command import doctor
 from oasis.select_command import select
 
@@ -126,9 +126,7 @@ def train(
         changes, config = [config, *changes], None
     given = {"data": data, "model": model, "resume": resume or None}
     settings = _settings(config, changes, {k: v for k, v in given.items() if v})
-    with one_line():
-        from oasis.lab import screen
-    screen.set_up(quiet, verbose)
+    set_up(quiet, verbose)
     if dry_run:
         _plan(settings)
     else:
@@ -151,9 +149,10 @@ def _plan(settings: RunConfig) -> None:
 
 def _train(settings: RunConfig, *, progress: bool, report: bool, overwrite: bool) -> None:
     with one_line():
+        from oasis.lab.record.log import EVENTS
         from oasis.lab.run import run
         from oasis.lab.summary import summary
-    if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
+    if (settings.directory / EVENTS).exists() and not (settings.resume or overwrite):
         fail(
             f"{settings.directory} holds a run already: --resume goes on with it, --overwrite "
             "replaces it, name=NAME makes another"
@@ -291,10 +290,11 @@ def compare(
 def _report_of(grid: Grid, cells: list[Cell]) -> None:
     """Tables and page of the runs of the grid that are on disk with its settings."""
     from oasis.lab.compare.state import changed, damaged
+    from oasis.lab.record.log import EVENTS
     from oasis.lab.report import comparison
     from oasis.lab.report.folders import load_all
 
-    there = [cell for cell in cells if (cell.directory / "events.jsonl").exists()]
+    there = [cell for cell in cells if (cell.directory / EVENTS).exists()]
     sound = [cell for cell in there if damaged(cell.config) is None]  # the others are named already
     same = [cell for cell in sound if changed(cell.config) is None]
     if len(same) < len(sound):

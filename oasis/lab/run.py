@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -36,8 +35,6 @@ from oasis.lab.record.result import RunResult, end_of, result_of, spent
 from oasis.lab.workspace import Measured, Workspace
 from oasis.train import SelectionTrainer
 from oasis.train.models import forward_parameters
-
-logger = logging.getLogger(__name__)
 
 
 class Boundaries(TrainerCallback):

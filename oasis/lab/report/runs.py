@@ -15,7 +15,7 @@ from pathlib import Path
 
 from oasis.lab import strict_yaml
 from oasis.lab.record import accuracy, events
-from oasis.lab.record.log import EVENTS, read
+from oasis.lab.record.log import CONFIG, EVENTS, read
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Run:
         if not (path / EVENTS).is_file():
             raise FileNotFoundError(f"run directory {path} has no {EVENTS}")
         run = cls(path=path, policy=path.name, name=path.name)
-        config = path / "config.yaml"
+        config = path / CONFIG
         if config.is_file():
             run.config = config.read_text(encoding="utf-8", errors="replace")
         record = read(path / EVENTS)
@@ -109,7 +109,7 @@ class Run:
     def settings(self) -> dict:
         """What config.yaml says; empty where it is missing or damaged."""
         try:
-            settings = strict_yaml.parse(self.config, "config.yaml")
+            settings = strict_yaml.parse(self.config, CONFIG)
         except ValueError:
             return {}
         return settings if isinstance(settings, dict) else {}
@@ -272,10 +272,6 @@ class Run:
         if not known or self.settings.get("accuracy") == "macro":
             return None
         return accuracy.standard_error(measured, self.held_out)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:
