@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import typer.core
 
+from oasis import starting
 from oasis.adapt_command import adapt
 from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say, set_up
 from oasis.doctor_command import doctor
@@ -26,6 +27,7 @@ class Commands(typer.core.TyperGroup):
 
     def invoke(self, ctx):  # a context of the click inside typer, or of click's own
         try:
+            starting.begun()
             return super().invoke(ctx)
         except KeyboardInterrupt:
             print(file=sys.stderr)
