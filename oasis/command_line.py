@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from oasis import starting
 from oasis.extra import MISSING_EXTRA, from_extra
 
 Overrides = Annotated[
@@ -71,9 +72,9 @@ def running(interrupted: str) -> Iterator[None]:
         if not meant_for_the_user(error):
             raise
         fail(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(file=sys.stderr)  # leaves the line of the progress bar
-        fail(interrupted, 130)
+        fail(interrupted, starting.status(stop))
 
 
 @contextmanager

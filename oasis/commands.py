@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 
 class Commands(typer.core.TyperGroup):
-    """Ctrl-C ends any command with one line and status 130."""
+    """Ctrl-C ends any command with one line and status 130, SIGTERM with 143."""
 
     def invoke(self, ctx):  # a context of the click inside typer, or of click's own
         try:
             starting.begun()
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
+            with starting.Terminable():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
             print(file=sys.stderr)
-            fail("interrupted", 130)
+            fail("interrupted", starting.status(stop))
 
 
 app = typer.Typer(
@@ -175,11 +176,10 @@ def _settings(config: str | None, changes: list[str], given: dict[str, object]) 
     with one_line():
         from oasis.lab import preflight, strict_yaml
         from oasis.lab.config import RunConfig
-        from oasis.lab.settings import override
     named = [f"{key}=" for key in given]
     with one_line(ValueError, TypeError, OSError):
         if config is None:
-            settings = RunConfig.from_mapping({**override({}, changes), **given})
+            settings = RunConfig.put_together({}, changes, given)
             preflight.check(settings)
             return settings
         with strict_yaml.located(config, [*changes, *named]):

@@ -1,6 +1,7 @@
-"""Ctrl-C while the command `oasis` is being loaded, which takes seconds: one line, no traceback.
+"""How the command `oasis` is stopped: Ctrl-C while it is being loaded, SIGTERM once it runs.
 
-A KeyboardInterrupt would come out of whatever module is being imported, or be lost in it. This
+Loading takes seconds, and a KeyboardInterrupt would come out of whatever module is being imported,
+or be lost in it: until the command begins Ctrl-C is one line, no traceback. This
 module is imported before all others, so it does without those that Python has not loaded itself.
 """
 
@@ -37,7 +38,7 @@ class Interruptible:
 
     def __enter__(self) -> None:
         if self.command and _is(signal.default_int_handler):
-            _set(_end)
+            _set(signal.SIGINT, _end)
 
     def __exit__(self, *raised: object) -> None:
         begun()
@@ -46,20 +47,49 @@ class Interruptible:
 def begun() -> None:
     """From here on Ctrl-C is a KeyboardInterrupt, for the command to say what is kept."""
     if _is(_end):
-        _set(signal.default_int_handler)
+        _set(signal.SIGINT, signal.default_int_handler)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends what runs as Ctrl-C does: what was begun is put in order, and temporary
+    files go.
+    """
+
+
+class Terminable:
+    """Inside, SIGTERM is raised as `Terminated`, unless somebody has set a handler of their own."""
+
+    def __enter__(self) -> None:
+        self.set = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        if self.set:
+            _set(signal.SIGTERM, _terminate)
+
+    def __exit__(self, *raised: object) -> None:
+        if self.set:
+            _set(signal.SIGTERM, signal.SIG_DFL)
+
+
+def status(stop: KeyboardInterrupt) -> int:
+    """What shells say of a process that was stopped so."""
+    return 143 if isinstance(stop, Terminated) else 130
 
 
 def _is(handler: object) -> bool:
     return signal.getsignal(signal.SIGINT) is handler
 
 
-def _set(handler: Callable[[int, FrameType | None], object]) -> None:
+def _set(number: int, handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
     try:  # noqa: SIM105 (contextlib is not loaded yet)
-        signal.signal(signal.SIGINT, handler)
-    except ValueError:  # not in the main thread, which Ctrl-C does not reach
+        signal.signal(number, handler)
+    except ValueError:  # not in the main thread, which signals do not reach
         pass
 
 
 def _end(number: int, frame: object) -> None:
     os.write(2, b"\nerror: interrupted\n")
     os._exit(130)
+
+
+def _terminate(number: int, frame: object) -> None:
+    _set(signal.SIGTERM, signal.SIG_IGN)  # a second one would break the tidying up
+    raise Terminated

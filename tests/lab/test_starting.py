@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from oasis import starting
-from oasis.starting import Interruptible, begun, is_command
+from oasis.starting import Interruptible, Terminable, Terminated, begun, is_command, status
 
 # Imported one after another, from the first of the package to the settings of a run.
 MOMENTS = [
@@ -93,6 +93,24 @@ def test_a_handler_of_ones_own_stays(python_own):
         with Interruptible(command=True):
             assert python_own() is own
         assert python_own() is own
+
+
+def test_sigterm_is_raised_once_and_only_inside():
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(Terminated) as stopped, Terminable():
+            signal.raise_signal(signal.SIGTERM)
+        assert (status(stopped.value), status(KeyboardInterrupt())) == (143, 130)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        with Terminable():
+            with pytest.raises(Terminated), Terminable():
+                signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)  # while things are put in order
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with Terminable():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_another_thread_leaves_it_alone(python_own):
