@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 from oasis import policies
-from oasis.lab import strict_yaml
+from oasis.lab import log_lines, strict_yaml
 from oasis.lab.accounts import accounts
 from oasis.lab.arguments import Plan, plan, training_arguments
 from oasis.lab.config import RunConfig, difference
@@ -212,8 +212,7 @@ def _run(
             task_names=workspace.names,
         )
         trainer.add_callback(callback)
-        if not progress:
-            trainer.remove_callback(PrinterCallback)
+        log_lines.install(trainer, progress)
         if checkpoint and checkpoint.step >= min(steps, config.stop_after or steps):
             trainer.restore(str(checkpoint.folder))
         else:

@@ -1,6 +1,7 @@
 """How the command line behaves: completion, the first line, carriage returns, Ctrl-C, hints."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,12 +74,23 @@ def test_off_a_terminal_nothing_rewrites_its_line(rows, tmp_path, monkeypatch, c
     model = tiny_folder.save(tmp_path / "model")
     capfd.readouterr()  # what saving the model has said
     own = {
-        "train": ["batch_size=8", "rank=2", "device=cpu", "dtype=float32", "--no-report"],
+        "train": [
+            "batch_size=8",
+            "rank=2",
+            "logging_steps=4",
+            "device=cpu",
+            "dtype=float32",
+            "--no-report",
+        ],
         "select": ["--out", "kept.jsonl", "--device", "cpu", "--no-report"],
     }
     assert cli.main([command, "--data", rows, "--model", model, *own[command]]) == 0
     out, err = capfd.readouterr()
     assert "\r" not in out + err and ("trained on" in out or "kept" in out)
+    assert "{" not in out, "a dict of the Trainer's"
+    if command == "train":
+        said = r"step 4/5: loss \d+\.\d+, trained on \d+ of 32 \(\d+\.\d\d %\), scoring"
+        assert re.search(said, out)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM")
