@@ -225,8 +225,10 @@ def demo(
 
     Policies: oasis, random and full. A few minutes on two CPU cores; downloads about 135 MB once.
     """
+    say(False, "loading")
     with one_line():
         from oasis.lab.demo import demo
+    set_up()
     with running(f"interrupted; {out} keeps what was done"):
         demo(out=out, quick=quick)
 
@@ -262,9 +264,11 @@ def compare(
     Finished runs are not repeated; killed ones go on from their last checkpoint (every 50 steps,
     unless `run.save_steps` says otherwise).
     """
+    say(False, "loading")
     with one_line():
         from oasis.lab import strict_yaml
         from oasis.lab.compare import Grid, runner
+    set_up()
     with one_line(ValueError, TypeError, OSError):
         grid = Grid.load(config, overrides or ())
         with strict_yaml.located(config, overrides or ()):

@@ -73,6 +73,8 @@ class Run:
     )  # task -> items it is evaluated on, if known
     batches: list[Batch] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
+    # Within tasks: (candidates seen, held-out accuracy by task name).
+    probes: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     steps: dict[int, float] = field(default_factory=dict)  # step -> seconds of training
     losses: dict[int, float] = field(default_factory=dict)  # step -> training loss, if any
     texts: dict[str, str] = field(default_factory=dict)  # key -> how the sample begins
@@ -214,7 +216,9 @@ class Run:
 
     def task_accuracy(self, name: str) -> list[tuple[int, float]]:
         """(candidates seen, accuracy on task `name`) wherever that was measured."""
-        return [(e.candidates, e.accuracy[name]) for e in self.evaluations if name in e.accuracy]
+        found = [*((e.candidates, e.accuracy) for e in self.evaluations), *self.probes]
+        known = [(seen, accuracy[name]) for seen, accuracy in found if name in accuracy]
+        return sorted(known, key=lambda point: point[0])
 
     @property
     def at_the_end(self) -> dict[str, float]:
@@ -337,5 +341,9 @@ def _add(run: Run, event: events.Event) -> None:
         _step(run, event)
     elif event["type"] == "evaluation":
         _evaluation(run, event)
+    elif event["type"] == "probe":
+        while run.probes and run.probes[-1][0] >= run.candidates:  # a resumed run repeats these
+            run.probes.pop()
+        run.probes.append((run.candidates, _known(event["accuracy"])))
     elif event["type"] == "end":
         run.end = event
