@@ -18,6 +18,7 @@ from peft import load_peft_weights, set_peft_model_state_dict
 
 from bench.timing import table
 from oasis.lab.config import RunConfig
+from oasis.lab.record.log import ADAPTER, CONFIG
 from oasis.lab.workspace import Workspace
 
 
@@ -31,7 +32,7 @@ def measure(directory: Path, workspace: Workspace, config: RunConfig) -> tuple[f
     """A_last of the run in `directory` and its standard error, by macro accuracy."""
     tasks = []
     with workspace.lora(config) as model:
-        set_peft_model_state_dict(model, load_peft_weights(str(directory / "adapter")))
+        set_peft_model_state_dict(model, load_peft_weights(str(directory / ADAPTER)))
         for task in workspace.tasks:
             counts = Counter(item["answer"] for item in task.test)
             shares = []
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit("expected run directories of one comparison, with their adapters")
     rows, workspace = [], None
     for directory in map(Path, arguments):
-        config = RunConfig.load(directory / "config.yaml")
+        config = RunConfig.load(directory / CONFIG)
         workspace = workspace or Workspace(config)
         workspace.check(config)
         mean, error = measure(directory, workspace, config)

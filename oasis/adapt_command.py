@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oasis.command_line import Quiet, Verbose, fail, one_line, running, say
+from oasis.command_line import Quiet, Verbose, fail, one_line, running, say, set_up
 
 if TYPE_CHECKING:
     from oasis.lab.config import RunConfig
@@ -42,8 +42,7 @@ def adapt(
     configs = _configs(runs, data, out, base, overwrite)
     with one_line():
         from oasis.lab import adapt as adapting
-        from oasis.lab import screen
-    screen.set_up(quiet, verbose)
+    set_up(quiet, verbose)
     with running(f"interrupted; {out} keeps what was done"):
         curves = list(adapting.adapt(configs, progress=not quiet))
         for line in adapting.tables(curves):

@@ -9,14 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from oasis.extra import MISSING_EXTRA, from_extra
+from oasis import starting
 
-HELP = f"""Train on the few samples worth training on.
+HELP = """Train on the few samples worth training on.
 
 oasis doctor     what is installed and works
 oasis --version  the version
-oasis train, select, adapt, demo, compare, report, init: {MISSING_EXTRA.partition(":")[0]}
-                 {MISSING_EXTRA.partition(": ")[2]}"""
+oasis train, select, adapt, demo, compare, report, init: {}
+                 {}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,16 +25,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit status: 0 fine, 1 failed, 2 for what the user can put right (an unknown
     option or setting, a missing file, a missing extra), 130 interrupted.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
+    with starting.Interruptible(command=True):
+        return _run(list(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: list[str]) -> int:
+    from oasis.extra import from_extra
+
     try:
         from oasis.commands import app
     except ModuleNotFoundError as error:
         if not from_extra(error):
             raise
         return _without_extra(argv)
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
     try:
         app(args=argv, prog_name="oasis")
     except SystemExit as stop:  # click ends every command this way
@@ -46,12 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _without_extra(argv: list[str]) -> int:
+    from oasis.extra import MISSING_EXTRA
+
     if argv == ["doctor"]:
         from oasis import doctor
 
         return doctor.main()
     if argv in (["--help"], ["-h"]):
-        print(HELP)
+        print(HELP.format(*MISSING_EXTRA.split(": ")))
         return 0
     if argv == ["--version"]:
         from oasis import __version__

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from oasis import starting
 from oasis.extra import MISSING_EXTRA, from_extra
 
 Overrides = Annotated[
@@ -46,6 +47,14 @@ def meant_for_the_user(error: BaseException) -> bool:
     return last.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "oasis"
 
 
+def set_up(quiet: bool = False, verbose: bool = False) -> None:
+    """Have libraries say as much as the command is asked to, see `oasis.lab.screen`."""
+    with one_line():
+        from oasis.lab import screen
+
+        screen.set_up(quiet, verbose)
+
+
 # The machine's fault, not the user's: status 1.
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -63,9 +72,9 @@ def running(interrupted: str) -> Iterator[None]:
         if not meant_for_the_user(error):
             raise
         fail(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(file=sys.stderr)  # leaves the line of the progress bar
-        fail(interrupted, 130)
+        fail(interrupted, starting.status(stop))
 
 
 @contextmanager

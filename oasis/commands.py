@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import typer.core
 
+from oasis import starting
 from oasis.adapt_command import adapt
-from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say
+from oasis.command_line import Overrides, Quiet, Verbose, fail, one_line, running, say, set_up
 from oasis.doctor_command import doctor
 from oasis.select_command import select
 
@@ -22,14 +23,16 @@ if TYPE_CHECKING:
 
 
 class Commands(typer.core.TyperGroup):
-    """Ctrl-C ends any command with one line and status 130."""
+    """Ctrl-C ends any command with one line and status 130, SIGTERM with 143."""
 
     def invoke(self, ctx):  # a context of the click inside typer, or of click's own
         try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
+            starting.begun()
+            with starting.Terminable():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
             print(file=sys.stderr)
-            fail("interrupted", 130)
+            fail("interrupted", starting.status(stop))
 
 
 app = typer.Typer(
@@ -126,9 +129,7 @@ def train(
         changes, config = [config, *changes], None
     given = {"data": data, "model": model, "resume": resume or None}
     settings = _settings(config, changes, {k: v for k, v in given.items() if v})
-    with one_line():
-        from oasis.lab import screen
-    screen.set_up(quiet, verbose)
+    set_up(quiet, verbose)
     if dry_run:
         _plan(settings)
     else:
@@ -151,9 +152,10 @@ def _plan(settings: RunConfig) -> None:
 
 def _train(settings: RunConfig, *, progress: bool, report: bool, overwrite: bool) -> None:
     with one_line():
+        from oasis.lab.record.log import EVENTS
         from oasis.lab.run import run
         from oasis.lab.summary import summary
-    if (settings.directory / "events.jsonl").exists() and not (settings.resume or overwrite):
+    if (settings.directory / EVENTS).exists() and not (settings.resume or overwrite):
         fail(
             f"{settings.directory} holds a run already: --resume goes on with it, --overwrite "
             "replaces it, name=NAME makes another"
@@ -174,11 +176,10 @@ def _settings(config: str | None, changes: list[str], given: dict[str, object]) 
     with one_line():
         from oasis.lab import preflight, strict_yaml
         from oasis.lab.config import RunConfig
-        from oasis.lab.settings import override
     named = [f"{key}=" for key in given]
     with one_line(ValueError, TypeError, OSError):
         if config is None:
-            settings = RunConfig.from_mapping({**override({}, changes), **given})
+            settings = RunConfig.put_together({}, changes, given)
             preflight.check(settings)
             return settings
         with strict_yaml.located(config, [*changes, *named]):
@@ -224,8 +225,10 @@ def demo(
 
     Policies: oasis, random and full. A few minutes on two CPU cores; downloads about 135 MB once.
     """
+    say(False, "loading")
     with one_line():
         from oasis.lab.demo import demo
+    set_up()
     with running(f"interrupted; {out} keeps what was done"):
         demo(out=out, quick=quick)
 
@@ -261,9 +264,11 @@ def compare(
     Finished runs are not repeated; killed ones go on from their last checkpoint (every 50 steps,
     unless `run.save_steps` says otherwise).
     """
+    say(False, "loading")
     with one_line():
         from oasis.lab import strict_yaml
         from oasis.lab.compare import Grid, runner
+    set_up()
     with one_line(ValueError, TypeError, OSError):
         grid = Grid.load(config, overrides or ())
         with strict_yaml.located(config, overrides or ()):
@@ -291,10 +296,11 @@ def compare(
 def _report_of(grid: Grid, cells: list[Cell]) -> None:
     """Tables and page of the runs of the grid that are on disk with its settings."""
     from oasis.lab.compare.state import changed, damaged
+    from oasis.lab.record.log import EVENTS
     from oasis.lab.report import comparison
     from oasis.lab.report.folders import load_all
 
-    there = [cell for cell in cells if (cell.directory / "events.jsonl").exists()]
+    there = [cell for cell in cells if (cell.directory / EVENTS).exists()]
     sound = [cell for cell in there if damaged(cell.config) is None]  # the others are named already
     same = [cell for cell in sound if changed(cell.config) is None]
     if len(same) < len(sound):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oasis.command_line import running
+from oasis.command_line import running, say, set_up
 
 MODEL = (
     "Measure for some 20 s at which ratio selection pays with this model: 'smollm2', a folder, "
@@ -49,6 +49,8 @@ def doctor(
         from oasis import doctor
 
         raise typer.Exit(doctor.main())
+    say(False, "loading")
+    set_up()
     with running("interrupted"):
         from oasis.lab import pays
         from oasis.lab.device import choose_device, choose_dtype

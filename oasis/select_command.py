@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oasis.command_line import Quiet, Verbose, fail, one_line, running, say
+from oasis.command_line import Quiet, Verbose, fail, one_line, running, say, set_up
 
 if TYPE_CHECKING:
     from oasis.lab.select import Outcome, SelectSettings
@@ -76,9 +76,8 @@ def select(
         dtype=dtype,
     )
     with one_line():
-        from oasis.lab import screen
         from oasis.lab.select import select as select_rows
-    screen.set_up(quiet, verbose)
+    set_up(quiet, verbose)
     page = out.with_name(f"{out.stem}.report.html")
     if report and page.exists() and not overwrite:
         fail(f"{page} is there already; --overwrite replaces it, --no-report leaves it")

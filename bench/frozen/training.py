@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ import oasis
 from bench.frozen.texts import Pool, Texts
 from oasis.lab.config import RunConfig
 from oasis.lab.data.stream import MemoryStream
+from oasis.lab.record.accuracy import accuracy_of
 from oasis.policies import Policy, Signals
 
 RANK = 64
@@ -168,10 +170,13 @@ def accuracy(pool: Pool, stream: Stream, adapter: Adapter) -> tuple[float, float
     macro, micro = [], []
     for arrived, texts, choices in zip(pool.train, stream.test, pool.choices, strict=False):
         logits = adapter(texts.hidden) @ pool.weight[choices].T
-        hit = (logits.argmax(1) == texts.answer).double()
-        answers = texts.answer.unique()
-        right = torch.stack([hit[texts.answer == answer].mean() for answer in answers])
-        often = torch.stack([(arrived.answer == answer).double().mean() for answer in answers])
-        macro.append(right.mean())
-        micro.append((right * often).sum() / often.sum())
-    return 100 * float(torch.stack(macro).mean()), 100 * float(torch.stack(micro).mean())
+        hit = logits.argmax(1) == texts.answer
+        known, counts = texts.answer.unique(return_counts=True)
+        right = {
+            str(answer): (int((hit & (texts.answer == answer)).sum()), count)
+            for answer, count in zip(known.tolist(), counts.tolist(), strict=True)
+        }
+        often = {answer: int((arrived.answer == int(answer)).sum()) for answer in right}
+        macro.append(accuracy_of(right, "macro"))
+        micro.append(accuracy_of(right, "micro", often))
+    return 100 * fmean(macro), 100 * fmean(micro)

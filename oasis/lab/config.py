@@ -349,7 +349,18 @@ class RunConfig(Evaluation, Training, Model, Selection, Stream, Folder):
             found = type(settings).__name__
             raise ValueError(f"{path}: got a {found}, expected lines of 'key: value'")
         with strict_yaml.located(path, overrides):
-            return cls.from_mapping({**override(settings, overrides), **given})
+            return cls.put_together(settings, overrides, given)
+
+    @classmethod
+    def put_together(
+        cls, settings: Mapping[str, Any], overrides: Sequence[str], given: Mapping[str, Any]
+    ) -> RunConfig:
+        """`settings` with overrides and what is `given`; "data" of that is only where rows are."""
+        changed = override(settings, overrides)
+        data = changed.get("data")
+        if isinstance(data, dict) and "data" in given:
+            given = {**given, "data": {**data, "path": given["data"]}}
+        return cls.from_mapping({**changed, **given})
 
 
 def difference(config: RunConfig, saved: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,7 +90,16 @@ def _named(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, ValueError, ImportError) as error:
+    except ImportError as error:
+        # Of a class that is a placeholder while its library is missing, and says so at length.
+        found = re.search(r"requires the (\w+) library", str(error))
+        library = found[1].lower() if found else error.name
+        if library is None:
+            raise
+        raise OSError(
+            f"model: {name} needs {library}, which is not installed: pip install {library}"
+        ) from error
+    except (OSError, ValueError) as error:
         raise OSError(
             f"model: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
             f"Hugging Face hub ({error})"

@@ -9,7 +9,7 @@ from oasis import policies
 from oasis.lab import strict_yaml
 from oasis.lab.config import RunConfig
 from oasis.lab.data import tasks
-from oasis.lab.data.own.rows import check_source
+from oasis.lab.data.own.scenario import parts_of
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.record import manifest
 from oasis.lab.record.log import ADAPTER, CONFIG
@@ -59,8 +59,7 @@ def check_data(config: RunConfig) -> None:
                     f"data: no folder {name}, expected that of {config.benchmark}"
                 )
         return
-    for name in (*settings.path, *settings.test):
-        check_source(name)
+    parts_of(settings)
 
 
 def check_model(name: str) -> None:

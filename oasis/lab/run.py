@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -13,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 from oasis import policies
-from oasis.lab import strict_yaml
+from oasis.lab import log_lines, strict_yaml
 from oasis.lab.accounts import accounts
 from oasis.lab.arguments import Plan, plan, training_arguments
 from oasis.lab.config import RunConfig, difference
@@ -36,8 +35,6 @@ from oasis.lab.record.result import RunResult, end_of, result_of, spent
 from oasis.lab.workspace import Measured, Workspace
 from oasis.train import SelectionTrainer
 from oasis.train.models import forward_parameters
-
-logger = logging.getLogger(__name__)
 
 
 class Boundaries(TrainerCallback):
@@ -215,8 +212,7 @@ def _run(
             task_names=workspace.names,
         )
         trainer.add_callback(callback)
-        if not progress:
-            trainer.remove_callback(PrinterCallback)
+        log_lines.install(trainer, progress)
         if checkpoint and checkpoint.step >= min(steps, config.stop_after or steps):
             trainer.restore(str(checkpoint.folder))
         else:

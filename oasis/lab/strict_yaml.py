@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from oasis.lab.data.json_files import decode
+
 # Anchors and aliases are fine (grids share settings by them) until what they stand for, written
 # out, is more than any file of settings: nine lines can stand for a billion values.
 MOST_VALUES = 100_000
@@ -194,9 +196,4 @@ def _step(node: yaml.Node | None, part: str) -> tuple[int | None, yaml.Node | No
 
 
 def _text(path: str | Path) -> str:
-    content = Path(path).read_bytes()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}:{line}: not a text in UTF-8 ({error})") from error
+    return decode(Path(path).read_bytes(), str(path))

@@ -16,8 +16,7 @@ from oasis.policies import Policy
 from oasis.train.batch.images import COUNT_KEYS
 from oasis.train.batch.rehearsal import join
 from oasis.train.batch.subbatch import take
-
-MODES = ("step", "fill")
+from oasis.train.names import MODES
 
 
 def ratio_of(policy: Policy) -> float | None:

@@ -44,10 +44,11 @@ from oasis.train.events import (
 from oasis.train.fill import Fill, check_mode, planned_steps
 from oasis.train.head import Head
 from oasis.train.models import forward_parameters, is_compiled, text_config, unwrap
+from oasis.train.names import LAYERS
 from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
 from oasis.train.reuse import ForwardReuse, check_reuse, columns
 from oasis.train.scoring import check_apart, inspect_head
-from oasis.train.signals.compute import LAYERS, compute, of_head
+from oasis.train.signals.compute import compute, of_head
 from oasis.train.signals.parts import (
     by_length,
     check_cheaper,

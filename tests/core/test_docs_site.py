@@ -30,7 +30,6 @@ def test_the_site_is_built_with_every_page_and_what_they_link_to(gathered, tmp_p
     made(gathered, tmp_path / "site")
     for path in ("index.html", "docs/method/index.html", "bench/streams/index.html"):
         assert (tmp_path / "site" / path).is_file()
-    assert (tmp_path / "site" / "docs" / "report.png").is_file()
     assert (tmp_path / "site" / "bench" / "streams" / "draws.yaml").is_file()
 
 

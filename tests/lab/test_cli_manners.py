@@ -1,9 +1,11 @@
 """How the command line behaves: completion, the first line, carriage returns, Ctrl-C, hints."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import tiny_folder
@@ -72,9 +74,45 @@ def test_off_a_terminal_nothing_rewrites_its_line(rows, tmp_path, monkeypatch, c
     model = tiny_folder.save(tmp_path / "model")
     capfd.readouterr()  # what saving the model has said
     own = {
-        "train": ["batch_size=8", "rank=2", "device=cpu", "dtype=float32", "--no-report"],
+        "train": [
+            "batch_size=8",
+            "rank=2",
+            "logging_steps=4",
+            "device=cpu",
+            "dtype=float32",
+            "--no-report",
+        ],
         "select": ["--out", "kept.jsonl", "--device", "cpu", "--no-report"],
     }
     assert cli.main([command, "--data", rows, "--model", model, *own[command]]) == 0
     out, err = capfd.readouterr()
     assert "\r" not in out + err and ("trained on" in out or "kept" in out)
+    assert "{" not in out, "a dict of the Trainer's"
+    if command == "train":
+        said = r"step 4/5: loss \d+\.\d+, trained on \d+ of 32 \(\d+\.\d\d %\), scoring"
+        assert re.search(said, out)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM")
+def test_sigterm_leaves_no_temporary_files(rows, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    model = tiny_folder.save(tmp_path / "model")
+    command = [sys.executable, "-m", "oasis", "train", "--data", rows, "--model", model]
+    process = subprocess.Popen(
+        [*command, "epochs=1000", "rank=2", "device=cpu", "save_steps=1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    saved = tmp_path / "runs" / "run" / "checkpoint-1"
+    while not saved.exists() and process.poll() is None:
+        time.sleep(0.05)
+    assert list(temporary.glob("oasis-rows-*"))
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[1].strip().splitlines()
+    assert process.returncode == 143 and "Traceback" not in "".join(said)
+    assert said[-1].startswith("error: interrupted; ") and "runs/run keeps what" in said[-1]
+    assert not list(temporary.glob("oasis-rows-*"))

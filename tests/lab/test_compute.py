@@ -132,6 +132,18 @@ def test_the_tables_say_where_random_costs_as_much_and_what_is_gained(runs):
     assert flops["columns"][3:7:3] == ["A_last, macro", "A_last, micro"]
 
 
+def test_a_policy_with_one_of_the_accuracies_keeps_its_row(runs):
+    for run in runs:  # their setting is micro: macro accuracy needs the answers
+        if run.label == "balanced":
+            run.evaluations[-1].answers = {}
+    flops = compute_figure.tables(results.variants(runs))[0]
+    assert [len(row) for row in flops["rows"]] == [len(flops["columns"])] * 3
+    rows = {row[0]: row[1:] for row in flops["rows"]}
+    assert rows["balanced, 25 %"][2:5] == ["–"] * 3 and "–" not in rows["balanced, 25 %"][:2]
+    assert rows["balanced, 25 %"][5].endswith("\u00a0%")
+    assert rows["oasis, 25 %"][2] == "68.8\u00a0%", "the others have both"
+
+
 def test_an_axis_of_accuracies_begins_at_chance_where_that_is_known(runs):
     assert [run.chance for run in runs[:2]] == [0.5, 0.5], "two answers a task"
     assert floor(runs, [0.6, 0.55]) == 0.5

@@ -103,3 +103,13 @@ def test_the_decay_belongs_to_its_schedule():
 def test_refused_settings_of_the_stream(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         RunConfig(**changes)
+
+
+def test_where_rows_are_leaves_the_other_settings_of_data(tmp_path):
+    config = RunConfig.put_together({}, ["data.test_share=0.3"], {"data": ["a.jsonl"]})
+    assert (config.data.path, config.data.test_share) == (["a.jsonl"], 0.3)
+    path = tmp_path / "run.yaml"
+    path.write_text("data: {path: [a.jsonl], prompt: asked, completion: said}")
+    data = RunConfig.load(path, ["data.rows=9"], {"data": ["b.jsonl"]}).data
+    assert (data.path, data.prompt, data.rows) == (["b.jsonl"], "asked", 9)
+    assert RunConfig.put_together({"data": "a.jsonl"}, [], {"data": ["b"]}).data.path == ["b"]

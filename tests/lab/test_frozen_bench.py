@@ -11,7 +11,8 @@ import yaml
 
 from bench.frozen import __main__ as bench
 from bench.frozen import texts as texts_module
-from bench.frozen.texts import pool
+from bench.frozen.texts import Pool, Texts, pool
+from bench.frozen.training import Stream, accuracy
 from oasis.lab.compare import Grid
 from oasis.lab.data import tasks
 from oasis.lab.data.tasks import Source
@@ -90,3 +91,18 @@ def test_trainings_are_run_once_and_told(grid, capsys):
 def test_unknown_options_are_refused(grid, wrong):
     with pytest.raises(SystemExit, match=f"got '{wrong}', expected .* seeds, out, pool"):
         bench.main([str(grid), wrong])
+
+
+def test_accuracies_by_hand():
+    """Two tasks of two answers; each state is a one-hot token, so the head says its own."""
+    eye = torch.eye(4)
+    arrived = [Texts(eye[:0], torch.tensor([0, 0, 0, 1])), Texts(eye[:0], torch.tensor([0, 1]))]
+    test = [
+        Texts(eye[[0, 1, 1, 1]], torch.tensor([0, 0, 1, 1])),  # half of 0 right, all of 1
+        Texts(eye[[2, 2]], torch.tensor([0, 1])),  # all of 0 right, none of 1
+    ]
+    choices = [torch.tensor([0, 1]), torch.tensor([2, 3])]
+    made = Pool(arrived, test, choices, eye)
+    macro, micro = accuracy(made, Stream([], test), lambda hidden: hidden)
+    assert macro == 100 * (0.75 + 0.5) / 2
+    assert micro == 100 * ((3 * 0.5 + 1) / 4 + 0.5) / 2

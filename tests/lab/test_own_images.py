@@ -325,3 +325,22 @@ def test_a_language_model_refuses_images(tmp_path, capsys):
     rows = tiny_folder.write_rows(tmp_path / "rows.jsonl", tiny_vision_folder.shades(tmp_path, 2))
     assert cli.main(["train", f"out={tmp_path}", "--model", model, "--data", rows]) == 2
     assert "rows.jsonl:1: has an image, and the model takes text alone" in capsys.readouterr().err
+
+
+def test_a_library_that_a_processor_needs_is_named_in_one_line(
+    folder, tmp_path, monkeypatch, capsys
+):
+    """As transformers says it of Qwen-VL's processor where torchvision is missing."""
+
+    def placeholder(*_, **__):
+        raise ImportError(
+            "\nQwen2VLVideoProcessor requires the Torchvision library but it was not found in your "
+            "environment. Check out the instructions ...\n"
+        )
+
+    path = tiny_folder.write_rows(tmp_path / "rows.jsonl", tiny_folder.numbers(8))
+    monkeypatch.setattr(models.AutoProcessor, "from_pretrained", placeholder)
+    assert cli.main(["train", "--data", path, "--model", folder, "-q"]) == 2
+    said = capsys.readouterr().err
+    needed = "needs torchvision, which is not installed: pip install torchvision"
+    assert said == f"error: model: {folder} {needed}\n"

@@ -121,6 +121,19 @@ def test_resume_replaces_what_it_repeats(tmp_path):
     assert run.seen_accuracy() == [(8, 0.9), (12, pytest.approx(0.65))]
 
 
+def test_probes_are_points_of_the_tasks_curves(tmp_path):
+    def probe(number, share):
+        return {"type": "probe", "step": number, "accuracy": {"a": share}, "seconds": 1.0}
+
+    batches = [selection(k, [0, 0], [True, False]) for k in range(4)]
+    events = [start("oasis", tasks=["a"]), evaluation(-1, {"a": 0.25}), batches[0], probe(1, 0.5)]
+    again = [batches[1], probe(2, 0.1), start("oasis", tasks=["a"]), batches[1], probe(2, 0.75)]
+    events += [*again, batches[2], batches[3], evaluation(0, {"a": 1.0})]
+    run = Run.load(write_events(tmp_path / "run", events))
+    assert run.task_accuracy("a") == [(0, 0.25), (2, 0.5), (4, 0.75), (8, 1.0)]
+    assert run.seen_accuracy() == [(8, 1.0)], "averages are of the task boundaries alone"
+
+
 def test_unknown_and_malformed_events_pass_by(tmp_path):
     path = write_events(tmp_path / "run", two_tasks()) / "events.jsonl"
     path.write_text(path.read_text() + '{"type":"weather"}\n\n[1]\n{"no":"type"}\n')

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -144,3 +146,14 @@ def test_the_reference_has_the_parts_of_a_run():
     assert titles == ["Run folder", "Stream", "Selection", "Model", "Training", "Evaluation"]
     said = " ".join(text(RunConfig).split())
     assert takes(RunConfig.model_fields["training"]) in said and "Takes true or false." in said
+
+
+def test_settings_come_without_transformers():
+    """Which takes seconds to import, of which `--help-settings` and `init` have no need."""
+    script = (
+        "import sys; import oasis.lab.config, oasis.lab.preflight, oasis.lab.settings.reference; "
+        "import oasis.commands; "
+        "print(*{'transformers', 'accelerate', 'peft', 'datasets', 'pandas'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

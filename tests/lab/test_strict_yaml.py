@@ -130,10 +130,10 @@ def test_errors_are_one_line_with_file_and_line(text, says):
 
 def test_a_file_that_is_no_text_is_named(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"ratio: 1\nname: caf\xe9\n")
-    with pytest.raises(ValueError, match="latin.yaml:2: not a text in UTF-8"):
+    with pytest.raises(ValueError, match="latin.yaml: not UTF-8 text .byte 0xe9 in line 2"):
         strict_yaml.read(tmp_path / "latin.yaml")
     (tmp_path / "utf16.yaml").write_bytes("name: a".encode("utf-16"))
-    with pytest.raises(ValueError, match="utf16.yaml:1: not a text in UTF-8"):
+    with pytest.raises(ValueError, match="utf16.yaml: UTF-16 text, expected UTF-8"):
         strict_yaml.read(tmp_path / "utf16.yaml")
     (tmp_path / "mark.yaml").write_bytes("name: a".encode("utf-8-sig"))
     assert strict_yaml.read(tmp_path / "mark.yaml") == {"name": "a"}

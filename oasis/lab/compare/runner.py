@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from oasis.lab.compare.state import FINISHED, changed, damaged, discard, note, s
 from oasis.lab.compare.worker import DONE, FAILED, STOPPED, TAKEN, Outcome, serve, shared_key, tidy
 from oasis.lab.record.lock import Busy, locked
 from oasis.lab.report.folders import GRID
+from oasis.starting import Terminable
 
 MOST_WORKERS = 8
 GRACE = 20.0  # seconds that a worker gets to end its step after an interrupt
@@ -72,7 +72,7 @@ def compare(
 
     `workers` replaces the grid's. `only` names labels. `overwrite` replaces runs of other settings
     instead of refusing. Runs that fail are recorded in their folder (error.txt) and the others go
-    on. KeyboardInterrupt stops the workers first; call it again to go on.
+    on. KeyboardInterrupt, or SIGTERM, stops the workers first; call it again to go on.
     """
     grid.check()
     cells = plan(grid, only)
@@ -98,7 +98,7 @@ def compare(
     console = console or Console()
     if todo:
         count = workers or number_of_workers(grid, todo)
-        with Progress(cells, report.finished, console) as progress, _terminated_is_interrupted():
+        with Progress(cells, report.finished, console) as progress, Terminable():
             Pool(grid, todo, count, progress, report).run()
     return report
 
@@ -260,21 +260,3 @@ def _threads(count: int) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM ends the comparison as Ctrl-C does, workers included."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -109,6 +109,9 @@ def serve(pipe: connection.Connection, threads: int, imports: Sequence[str], log
         with contextlib.suppress(EOFError, BrokenPipeError), _output_to(log):
             import torch
 
+            from oasis.lab import screen
+
+            screen.set_up()  # what it says goes to a file
             torch.set_num_threads(threads)
             load_modules(imports)
             runner = Runner()

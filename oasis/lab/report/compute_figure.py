@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from matplotlib import rc_context
@@ -122,19 +123,16 @@ def _table(measure: str, shown: Sequence[Variant]) -> dict[str, Any] | None:
     known = [average for average in AVERAGES if equal[average]]
     if not known:
         return None
-    whole = _whole(by[known[0]])
-    rows = []
-    for first in equal[known[0]]:
-        same = [
-            one
-            for a in known
-            for one in equal[a]
-            if (one.point.label, one.point.ratio) == (first.point.label, first.point.ratio)
-        ]
-        cost = html.percent(first.point.cost / whole) if whole else _amount(measure, first.point)
-        rows.append([f"{first.point.label}, {100 * first.point.ratio:g} %", cost, _share(first)])
-        for one in same:
-            rows[-1] += [html.percent(one.point.accuracy), _more(one), _reached(one)]
+    whole = next(filter(None, map(_whole, by.values())), None)
+    # A policy may have one of the accuracies alone, where another version wrote its record.
+    beside: dict[tuple[str, float], dict[str, Equal]] = {}
+    for average in known:
+        for one in equal[average]:
+            beside.setdefault((one.point.label, one.point.ratio), {})[average] = one
+    rows = [
+        [*_about(list(own.values()), measure, whole), *chain(*(_cells(own.get(a)) for a in known))]
+        for _, own in sorted(beside.items())
+    ]
     columns = ["policy", "cost of full" if whole else measure, "random of that cost"]
     for average in known:
         columns += [f"A_last, {average}", "less random's", "random as good"]
@@ -142,22 +140,34 @@ def _table(measure: str, shown: Sequence[Variant]) -> dict[str, Any] | None:
         f"By {measure} of scoring and training: at which share of the samples random costs as "
         "much, how far the policy is above it there, and from which share on random is as good. "
         "Random is interpolated between its ratios, up to training on everything, for each seed on "
-        "its own; ±: standard deviation of the difference over the seeds. –: beyond those ratios."
+        "its own; ±: standard deviation of the difference over the seeds. –: beyond those ratios, "
+        "or not in the record."
     )
     return {"title": f"At equal compute ({measure})", "caption": caption, "columns": columns,
             "rows": rows, "wide": True}  # fmt: skip
+
+
+def _about(own: Sequence[Equal], measure: str, whole: float | None) -> list[str]:
+    """The policy, what it costs, and the share at which random costs as much."""
+    point = own[0].point
+    cost = html.percent(point.cost / whole) if whole else _amount(measure, point)
+    share = next((one.share for one in own if one.share is not None), None)
+    return [f"{point.label}, {100 * point.ratio:g} %", cost, _approximately(share)]
+
+
+def _cells(own: Equal | None) -> list[str]:
+    """How good the policy is by one of the accuracies, which it may not have."""
+    if own is None:
+        return ["–"] * 3
+    return [html.percent(own.point.accuracy), _more(own), _approximately(own.reached)]
 
 
 def _amount(measure: str, point: Point) -> str:
     return duration(point.cost) if measure == "seconds" else f"{point.cost:.2e}"
 
 
-def _share(equal: Equal) -> str:
-    return "–" if equal.share is None else f"~{100 * equal.share:.0f}\u00a0%"
-
-
-def _reached(equal: Equal) -> str:
-    return "–" if equal.reached is None else f"~{100 * equal.reached:.0f}\u00a0%"
+def _approximately(share: float | None) -> str:
+    return "–" if share is None else f"~{100 * share:.0f}\u00a0%"
 
 
 def _more(equal: Equal) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from oasis.lab import strict_yaml
-from oasis.lab.record.log import EVENTS
+from oasis.lab.record.log import CONFIG, EVENTS
 from oasis.lab.report.runs import Run
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def load_all(paths: Iterable[str | Path]) -> list[Run]:
 
 def _check_settings(path: Path, run: Run) -> None:
     """ValueError where config.yaml is damaged: what may such a run be compared with?"""
-    if (path / "config.yaml").is_file():
-        found = strict_yaml.parse(run.config, str(path / "config.yaml"))
+    if (path / CONFIG).is_file():
+        found = strict_yaml.parse(run.config, str(path / CONFIG))
         if not isinstance(found, dict):
-            raise ValueError(f"{path / 'config.yaml'}: holds no settings")
+            raise ValueError(f"{path / CONFIG}: holds no settings")

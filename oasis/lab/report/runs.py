@@ -15,7 +15,7 @@ from pathlib import Path
 
 from oasis.lab import strict_yaml
 from oasis.lab.record import accuracy, events
-from oasis.lab.record.log import EVENTS, read
+from oasis.lab.record.log import CONFIG, EVENTS, read
 
 
 @dataclass
@@ -73,6 +73,8 @@ class Run:
     )  # task -> items it is evaluated on, if known
     batches: list[Batch] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
+    # Within tasks: (candidates seen, held-out accuracy by task name).
+    probes: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     steps: dict[int, float] = field(default_factory=dict)  # step -> seconds of training
     losses: dict[int, float] = field(default_factory=dict)  # step -> training loss, if any
     texts: dict[str, str] = field(default_factory=dict)  # key -> how the sample begins
@@ -92,7 +94,7 @@ class Run:
         if not (path / EVENTS).is_file():
             raise FileNotFoundError(f"run directory {path} has no {EVENTS}")
         run = cls(path=path, policy=path.name, name=path.name)
-        config = path / "config.yaml"
+        config = path / CONFIG
         if config.is_file():
             run.config = config.read_text(encoding="utf-8", errors="replace")
         record = read(path / EVENTS)
@@ -109,7 +111,7 @@ class Run:
     def settings(self) -> dict:
         """What config.yaml says; empty where it is missing or damaged."""
         try:
-            settings = strict_yaml.parse(self.config, "config.yaml")
+            settings = strict_yaml.parse(self.config, CONFIG)
         except ValueError:
             return {}
         return settings if isinstance(settings, dict) else {}
@@ -214,7 +216,9 @@ class Run:
 
     def task_accuracy(self, name: str) -> list[tuple[int, float]]:
         """(candidates seen, accuracy on task `name`) wherever that was measured."""
-        return [(e.candidates, e.accuracy[name]) for e in self.evaluations if name in e.accuracy]
+        found = [*((e.candidates, e.accuracy) for e in self.evaluations), *self.probes]
+        known = [(seen, accuracy[name]) for seen, accuracy in found if name in accuracy]
+        return sorted(known, key=lambda point: point[0])
 
     @property
     def at_the_end(self) -> dict[str, float]:
@@ -272,10 +276,6 @@ class Run:
         if not known or self.settings.get("accuracy") == "macro":
             return None
         return accuracy.standard_error(measured, self.held_out)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:
@@ -341,5 +341,9 @@ def _add(run: Run, event: events.Event) -> None:
         _step(run, event)
     elif event["type"] == "evaluation":
         _evaluation(run, event)
+    elif event["type"] == "probe":
+        while run.probes and run.probes[-1][0] >= run.candidates:  # a resumed run repeats these
+            run.probes.pop()
+        run.probes.append((run.candidates, _known(event["accuracy"])))
     elif event["type"] == "end":
         run.end = event

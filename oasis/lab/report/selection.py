@@ -7,6 +7,7 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -122,9 +123,15 @@ def _run(record: Path, start: dict[str, Any]) -> tuple[Run, Counter[str]]:
 def _file(key: str, files: list[str]) -> int | None:
     """Which of the files a row's key ("rows.jsonl:17", "table.parquet[16]",
     "folder/train[2]") is of."""
-    names = [str(Path(file)) for file in files]  # as keys have them
-    own = [k for k, f in enumerate(names) if key.startswith((f"{f}:", f"{f}[", f"{f}/"))]
-    return max(own, key=lambda k: len(names[k]), default=None)
+    own = [k for k, file in enumerate(files) if key.startswith(_beginnings(file))]
+    return max(own, key=lambda k: len(_beginnings(files[k])[0]), default=None)
+
+
+@cache
+def _beginnings(file: str) -> tuple[str, str, str]:
+    """Of the keys of a file's rows."""
+    name = str(Path(file))  # as keys have it
+    return f"{name}:", f"{name}[", f"{name}/"
 
 
 def _samples(record: Path, files: list[str]) -> Iterator[Sample]:

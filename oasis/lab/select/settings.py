@@ -12,7 +12,7 @@ from oasis.lab.data.own.settings import DataSettings
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.preflight import check_model
 from oasis.lab.select.files import Files
-from oasis.train.signals.compute import LAYERS
+from oasis.train.names import LAYERS
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from oasis import policies
 from oasis.lab.settings.errors import nearest
 from oasis.lab.settings.kinds import Must, Seed, Share, Text, one_of
 from oasis.lab.settings.model import Scope, Settings, setting
-from oasis.train.fill import MODES
-from oasis.train.signals.compute import LAYERS
+from oasis.train.names import LAYERS, MODES
 
 VARIES, COLUMN = Scope.VARIES, Scope.COLUMN
 

@@ -34,7 +34,6 @@ from oasis.train.signals.sample_grads import SampleGradients
 GRAMS = frozenset({"gram", "validation", "sketch"})  # those of the layer's gradients
 HEAD = GRAMS | {"loss", "entropy", "el2n"}
 GRADS = frozenset({"full_grads", "middle_grads"})
-LAYERS = ("head", "last_block")  # whose gradients the Gram matrix is of
 
 
 def of_head(needs: frozenset[str], layer: str) -> frozenset[str]:

@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerBase
 from oasis.lab.data.encoded import EncodedTask
 from oasis.lab.data.own.encoder import Encoder
 from oasis.lab.data.own.fields import PAIR, Layout, Sample, find_layout
-from oasis.lab.data.own.rows import Row, is_local, read_rows
+from oasis.lab.data.own.rows import Row, read_rows
+from oasis.lab.data.own.scenario import Part, parts_of
 from oasis.lab.data.own.settings import DataSettings
 from oasis.lab.data.own.store import Items, Store
 from oasis.lab.data.own.tokens import EMPTY, IMAGES_TOO_LONG, TOO_LONG, Encoded
@@ -108,6 +109,7 @@ class _Task:
     answers: Counter | None = field(default_factory=Counter)  # None: not a closed set
     styles: dict[str, Sample] = field(default_factory=dict)  # the first of each
     counts: Counts = field(default_factory=Counts)
+    metric: str | None = None  # that a scenario names
 
 
 @dataclass(frozen=True)
@@ -145,36 +147,39 @@ class _Loader:
     def __init__(self, settings: DataSettings, encoder: Encoder, seed: int) -> None:
         self.settings, self.encoder, self.seed = settings, encoder, seed
         self.max_length = encoder.max_length
+        self.parts = parts_of(settings)
+        self.tested = any(part.test is not None for part in self.parts)
         self.store = Store()
         self.tasks: dict[str, _Task] = {}
         self.digest = hashlib.sha256()
 
     def load(self) -> Loaded:
-        names = task_names(self.settings.path)
-        for source, name in zip(self.settings.path, names, strict=True):
-            self._read(source, name, held_out=False)
-        tests = self.settings.test
-        for source, name in zip(tests, names[: len(tests)], strict=True):
-            self._read(source, name, held_out=True)
+        for part in self.parts:
+            self._read(part, part.train, held_out=False)
+        for part in self.parts:
+            if part.test is not None:
+                self._read(part, part.test, held_out=True)
         tasks = [self._finish(task) for task in self.tasks.values()]
         said = [line for task in self.tasks.values() for line in self._said(task)]
         arrivals: list[Sequence[int]] = [task.train for task in self.tasks.values()]
         return Loaded(tasks, self.store, arrivals, said, self.digest.hexdigest())
 
-    def _read(self, source: str, name: str, held_out: bool) -> None:
+    def _read(self, part: Part, source: str, held_out: bool) -> None:
         column = self.settings.task
         vision = self.encoder.processor is not None
         for row, sample in samples(self.settings, source, vision):
-            task = name if column is None else _task_of(row, column)
+            task = part.name if column is None else _task_of(row, column)
             if task not in self.tasks:
-                if held_out and len(self.settings.path) == 1 == len(self.tasks):
+                if held_out and len(self.parts) == 1 == len(self.tasks):
                     task = next(iter(self.tasks))
                 elif held_out:
                     raise ValueError(
                         f"{row.key}: of the task {task!r}, of which there are no rows to train on"
                     )
                 else:
-                    self.tasks[task] = _Task(task)
+                    self.tasks[task] = _Task(task, metric=part.metric)
+                    if part.open_ended:
+                        self.tasks[task].answers = None
             self._take(self.tasks[task], sample, held_out)
 
     def _take(self, task: _Task, sample: Sample, held_out: bool) -> None:
@@ -212,7 +217,7 @@ class _Loader:
             task.digests.append(int.from_bytes(digest[:8], "big"))
 
     def _finish(self, task: _Task) -> EncodedTask:
-        if not self.settings.test:
+        if not self.tested:
             _split(task, self.settings.test_share)
         if not task.train:
             raise ValueError(
@@ -242,13 +247,15 @@ class _Loader:
 
     def _said(self, task: _Task) -> Iterator[str]:
         train, test = len(task.train), len(task.test)
-        how = "" if self.settings.test or not test else (
+        how = "" if self.tested or not test else (
             f" (data.test_share {self.settings.test_share:g}, by a digest of what they ask)"
         )  # fmt: skip
         rows = f"{task.counts.rows} row{'s' * (task.counts.rows != 1)}"
         yield f"{task.name}: {rows}, {train} to train on, {test} held out{how}"
         for loss in task.counts.losses(self.max_length):
             yield f"{task.name}: {loss}"
+        if task.metric is not None and not self._choices(task):
+            yield f"{task.name}: judged by held-out loss, not by the scenario's {task.metric!r}"
         choices = self._choices(task)
         if choices and self.settings.answers is None:
             found = ", ".join(choices)
@@ -265,16 +272,6 @@ def _pictured(sample: Sample) -> dict[str, Any]:
         return {}
     images = [{"path": image.path, "bytes": image.data} for image in sample.images]
     return {"turns": json.dumps(sample.turns), "images": images}
-
-
-def task_names(paths: Sequence[str]) -> list[str]:
-    """What tasks are called that are a file each: its name without the ending, where that is no
-    other's too, else the path.
-    """
-    short = [Path(path).stem if is_local(path) else path for path in paths]
-    return [
-        name if short.count(name) == 1 else path for name, path in zip(short, paths, strict=True)
-    ]
 
 
 def _task_of(row: Row, column: str) -> str:

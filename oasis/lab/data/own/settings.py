@@ -17,6 +17,9 @@ class DataSettings(Settings):
         [],
         "Files (.jsonl, .json, .csv, .tsv, .parquet), folders of `save_to_disk` or hub names.",
     )
+    client: Annotated[int | Text | None, Must("a number or text, or null")] = setting(
+        None, "Of a scenario of several clients (COAST, Adapt), whose files to read."
+    )
     test: Paths = setting(
         [],
         "The same of held-out rows, one for each path; none: `test_share` of each task's rows.",
