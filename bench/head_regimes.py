@@ -13,6 +13,7 @@ import torch
 from bench.timing import interleaved, show, table
 from oasis import head_gram
 from oasis.gram import cost
+from oasis.gram.rates import CPU
 
 ALLOWED = 1.15
 GRID = [
@@ -35,7 +36,7 @@ def times(shape, rounds: int = 3) -> dict[str, float]:
     """CPU seconds per regime; one hopeless by the model (4 x the best estimate) is not run."""
     x = inputs(*shape)
     keys = dict(zip(("tokens", "width", "vocabulary", "samples"), shape, strict=True))
-    estimate = {m: cost.work(m, **keys).seconds(cost.CPU) for m in cost.AUTOMATIC}
+    estimate = {m: cost.work(m, **keys).seconds(CPU) for m in cost.AUTOMATIC}
     limit = 4 * min(estimate.values())
     functions = {
         m: lambda m=m: head_gram(*x, num_samples=shape[3], method=m)

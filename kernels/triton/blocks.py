@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+
+from oasis.gram.rates import ANY as OTHERS
+from oasis.gram.rates import CUDA, FLOAT8, HALF, TWICE, Rates, Tile
 
 
 @dataclass(frozen=True)
 class Blocks:
     """Sizes are powers of two.
 
-    tile, depth: one program of the symmetric Gram owns tile x tile numbers and steps through the
-        vocabulary by depth.
-    warps, stages: its warps, and its pipeline depth with one plane of E and with two.
+    rates: of the device, with the tiles that its symmetric products take.
     columns, column_warps: the epilogue's step through a row.
     column_registers, capped_registers: its bounds without and with a soft cap. Left alone, ptxas
         now and then spills a pointer to fit one more program on a multiprocessor.
@@ -24,10 +25,7 @@ class Blocks:
     logits: numbers in one block of logits.
     """
 
-    tile: int
-    depth: int
-    warps: int
-    stages: tuple[int, int]
+    rates: Rates
     columns: int = 2048
     column_warps: int = 8
     column_registers: int = 80
@@ -40,25 +38,21 @@ class Blocks:
     logits: int = 32 << 20
 
     def vocabulary_block(self, tokens: int) -> int:
-        """Columns of one block of logits. A multiple of `columns` (hence of `depth`)."""
+        """Columns of one block of logits. A multiple of `columns` (hence of any tile's depth)."""
         fitting = min(self.logits // tokens, 16384) // self.columns * self.columns
         return max(self.columns, fitting)
 
 
-# A100: 164 KB of shared memory; H100, B200: 227 KB. One stage holds two tiles of each plane in use,
-# 4 tile depth bytes a plane.
-TABLE = {
-    80: Blocks(tile=128, depth=64, warps=8, stages=(3, 3)),
-    90: Blocks(tile=128, depth=64, warps=8, stages=(4, 3)),
-    100: Blocks(tile=128, depth=64, warps=8, stages=(4, 2)),
-}
-ANY = Blocks(tile=64, depth=32, warps=4, stages=(3, 3))  # 99 KB of shared memory (8.6, 8.9, 12.0)
+TABLE = {capability: Blocks(rates) for capability, rates in CUDA.items()}
+ANY = Blocks(OTHERS)
 # The interpreter's cost is per operation on a block, and tests want several blocks of everything.
+_TINY = {
+    HALF: (Tile(16, 16, 32, 4, 1), Tile(16, 32, 32, 4, 1)),
+    TWICE: (Tile(16, 16, 32, 4, 1), Tile(16, 32, 32, 4, 1)),
+    FLOAT8: (Tile(16, 16, 32, 4, 1),),
+}
 INTERPRETER = Blocks(
-    tile=16,
-    depth=32,
-    warps=4,
-    stages=(1, 1),
+    replace(OTHERS, processors=4, tiles=_TINY),
     columns=64,
     tokens=8,
     folds=64,
@@ -72,4 +66,7 @@ def blocks_for(device: torch.device) -> Blocks:
     if device.type == "cpu":
         return INTERPRETER
     major, minor = torch.cuda.get_device_capability(device)
-    return TABLE.get(10 * major + minor, ANY)
+    blocks = TABLE.get(10 * major + minor, ANY)
+    # Of one capability there are cards with more and with fewer of them.
+    count = torch.cuda.get_device_properties(device).multi_processor_count
+    return replace(blocks, rates=replace(blocks.rates, processors=count))

@@ -8,6 +8,7 @@ from oasis.kernels.triton.visit import Segments, Visit
 from torch import Tensor
 
 from oasis.gram.algebra import multiply
+from oasis.gram.rates import Entries
 from oasis.gram.tensor_sketch import VocabularySketch
 
 
@@ -20,11 +21,11 @@ class Folded(Visit):
         bias: Tensor | None,
         softcap: float,
         scale: float,
-        dtype: torch.dtype,
+        entries: Entries,
         table: VocabularySketch | None,
         fold: VocabularySketch,
     ):
-        super().__init__(segments, bias, softcap, scale, dtype, table)
+        super().__init__(segments, bias, softcap, scale, entries, table)
         self.fold = fold.without(segments.labels.long())
         self.factor = self.gathers.new_empty(segments.count)
         self.folds = self.gathers.new_empty((segments.count, fold.dim))
@@ -58,7 +59,7 @@ class Folded(Visit):
     def features(self) -> Tensor:
         """[T, m + T]: folds, and E at everybody's label; rounded as E would be."""
         s, dim, step = self.segments, self.fold.dim, self.blocks.folds
-        dtype = torch.float16 if self.planes == 1 else torch.float32
+        dtype = torch.float16 if self.kind.planes == 1 else torch.float32
         features = self.folds.new_empty((s.count, dim + s.count), dtype=dtype)
         features_kernel[(s.count, -(-(dim + s.count) // step))](
             self.folds, self.gathers, s.ordered_labels, self.state, features, s.count, dim,

@@ -16,6 +16,7 @@ from oasis.kernels.triton.visit import Segments, Visit
 from torch import Tensor
 
 from oasis.gram.algebra import multiply
+from oasis.gram.rates import FLOAT8, HALF, TWICE
 from oasis.gram.tensor_sketch import VocabularySketch, vocabulary_sketch
 
 
@@ -31,9 +32,10 @@ def head_gram(
     mean: bool,
     sketch: tuple[int, int],
     fold: int = 0,
+    float8: bool = False,
 ) -> tuple[Tensor, ...]:
-    """What the operator `oasis::head_gram` returns by "ghost", or by "folded" into `fold` columns;
-    `sketch` is (numbers per sample, 0 for none; the seed of both)."""
+    """What the operator `oasis::head_gram` returns by "ghost", by "float8", or by "folded" into
+    `fold` columns; `sketch` is (numbers per sample, 0 for none; the seed of both)."""
     device = hidden.device
 
     def table(dim: int) -> VocabularySketch:
@@ -42,7 +44,10 @@ def head_gram(
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         segments = Segments(labels, sample, num_samples, weight.shape[0], blocks_for(device))
         asked = table(sketch[0]) if sketch[0] else None
-        head = segments, bias, softcap, scale, hidden.dtype, asked
+        # What rounding E to float16 loses is far below what half-precision inputs carry; float32
+        # inputs keep their precision with a second plane.
+        entries = TWICE if hidden.dtype == torch.float32 else HALF
+        head = segments, bias, softcap, scale, FLOAT8 if float8 else entries, asked
         visit = Folded(*head, table(fold)) if fold else Visit(*head)
         h = hidden.index_select(0, segments.order)
         products = visit.vocabulary(h, weight)

@@ -3,7 +3,8 @@
 One program per token, two passes over its row of the block (the second hits the cache): the
 largest off-label logit, then the sums and the entries E of the symmetric product. Entries leave as
 float16 (see bench/NOTES-head-gram-gpu.md for the error), in one plane, or in two whose sum has
-float32-like accuracy. Same mathematics as csrc/cpu/head.cpp (docs/method.md 1.1 and 1.2).
+float32-like accuracy; or as float8 where that is asked for. Same mathematics as csrc/cpu/head.cpp
+(docs/method.md 1.1 and 1.2).
 
 With a soft cap an entry is p f, f the chain factor, and the largest p need not have the largest
 p f. So entries are taken relative to their own running maximum, the `entry_peak`; sums stay
@@ -119,9 +120,10 @@ def exponentials(z, counted, base, base_entry, cap, HAS_CAP: tl.constexpr):
 @triton.jit
 def entries_and_sums(
     row, bias, label, columns, base, base_entry, out, plane_stride, scale, cap,
-    HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, PLANES: tl.constexpr, UNIT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Writes E, and returns the sums of e = exp(z - base), e (base - z) and e^2."""
+    """Writes UNIT E, and returns the sums of e = exp(z - base), e (base - z) and e^2."""
     sums = tl.zeros((BLOCK,), tl.float32)
     moments = tl.zeros((BLOCK,), tl.float32)
     energies = tl.zeros((BLOCK,), tl.float32)
@@ -134,10 +136,12 @@ def entries_and_sums(
         moments += moment
         energies += e * e
         # Columns beyond the block are written as zeros, so that the product needs no mask.
-        coarse = entry.to(tl.float16)
+        if UNIT != 1.0:
+            entry *= UNIT
+        coarse = entry.to(out.dtype.element_ty)
         tl.store(out + v, coarse)
         if PLANES == 2:
-            tl.store(out + plane_stride + v, (entry - coarse.to(tl.float32)).to(tl.float16))
+            tl.store(out + plane_stride + v, (entry - coarse.to(tl.float32)).to(coarse.dtype))
     return (
         tl.sum(sums, 0).to(tl.float64),
         tl.sum(moments, 0).to(tl.float64),
@@ -179,7 +183,7 @@ def gather_labels(
 def epilogue_kernel(
     logits,  # [T, columns] float32, rows logits_stride apart
     logits_stride,
-    entries,  # [planes, T rounded up, columns rounded up] float16, written
+    entries,  # [planes, T rounded up, columns rounded up] float16 or float8, written
     plane_stride,
     entry_stride,
     bias,  # [V] float32
@@ -197,6 +201,7 @@ def epilogue_kernel(
     HAS_BIAS: tl.constexpr,
     HAS_CAP: tl.constexpr,
     PLANES: tl.constexpr,
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     t = tl.program_id(0).to(tl.int64)
@@ -209,7 +214,7 @@ def epilogue_kernel(
     )  # fmt: skip
     sums, moments, energies = entries_and_sums(
         row, bias, label, columns, finite(peak), finite(entry_peak), out, plane_stride, scale, cap,
-        HAS_BIAS, HAS_CAP, PLANES, BLOCK,
+        HAS_BIAS, HAS_CAP, PLANES, UNIT, BLOCK,
     )  # fmt: skip
     merge_sums(state, tokens, first, grown, sums, moments, energies)
     begin, end = tl.load(bounds), tl.load(bounds + 1)

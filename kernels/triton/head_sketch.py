@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["columns"])
 def sketch_kernel(
-    entries,  # [planes, T rounded up, columns rounded up] float16
+    entries,  # [planes, T rounded up, columns rounded up], UNIT E
     plane_stride,
     entry_stride,
     factor,  # [T] float32: what earlier sums of this token shrink by
@@ -23,6 +23,7 @@ def sketch_kernel(
     columns,
     m,
     PLANES: tl.constexpr,
+    UNIT: tl.constexpr,
     BUCKETS: tl.constexpr,
 ):
     t = tl.program_id(0).to(tl.int64)
@@ -39,5 +40,7 @@ def sketch_kernel(
         e = tl.load(row + (v - first), mask=there, other=0.0).to(tl.float32)
         if PLANES == 2:
             e += tl.load(row + plane_stride + (v - first), mask=there, other=0.0).to(tl.float32)
+        if UNIT != 1.0:
+            e *= 1.0 / UNIT
         total += e * tl.load(signs + v, mask=there, other=0.0)
     tl.store(at, total, mask=kept)

@@ -18,7 +18,9 @@ from oasis.kernels.triton.head_sketched import sketch_samples_kernel, sketch_tok
 from torch import Tensor
 
 from oasis.gram.algebra import multiply
+from oasis.gram.rates import Entries
 from oasis.gram.tensor_sketch import VocabularySketch, convolved, width_sketch
+from oasis.gram.tiles import Tiling, choose
 
 MAX_GRID = 65535  # of a launch in its second dimension
 
@@ -65,15 +67,13 @@ class Visit:
         bias: Tensor | None,
         softcap: float,
         scale: float,
-        dtype: torch.dtype,
+        entries: Entries,
         table: VocabularySketch | None,
     ):
         self.segments, self.blocks = segments, segments.blocks
         self.bias = None if bias is None else bias.float().contiguous()
         self.softcap, self.scale = softcap, scale
-        # What rounding E to float16 loses is far below what half-precision inputs carry; float32
-        # inputs keep their precision with a second plane.
-        self.planes = 2 if dtype == torch.float32 else 1
+        self.kind = entries
         count = segments.count
         self.state = segments.poison.new_empty((STATE, count))
         self.gathers = self.state.new_empty((count, count), dtype=torch.float32)
@@ -83,19 +83,22 @@ class Visit:
 
     def vocabulary(self, h: Tensor, weight: Tensor) -> Tensor:
         """Sums of E E^T over all columns, [side, side], the lower half."""
-        size = self.segments.size
-        side = _up(self.segments.count, self.blocks.tile)  # whole tiles
-        self.factor, products = self.gathers.new_zeros(side), self.gathers.new_zeros((side, side))
+        s, kind, size = self.segments, self.kind, self.segments.size
+        tiling = choose(self.blocks.rates, kind, s.count, size)
+        side = tiling.side
+        self.factor = self.gathers.new_zeros(side)
+        products = self.gathers.new_zeros((tiling.parts, side, side))
         # Zero rows pad the last tile.
-        shape = (self.planes, side, _up(size, self.blocks.columns))
-        self.entries = self.gathers.new_zeros(shape, dtype=torch.float16)
+        width = _up(size, self.blocks.columns) * kind.dtype.itemsize
+        zeros = self.gathers.new_zeros((kind.planes, side, width), dtype=torch.uint8)
+        self.entries = zeros.view(kind.dtype)
         for first in range(0, weight.shape[0], size):
             logits = multiply(h, weight[first : first + size].T)
             self.epilogue(logits, first)
             self.add_sketches(first, logits.shape[1])
-            self.add_products(products, logits.shape[1])
+            self.add_products(products, tiling, logits.shape[1])
             del logits  # before the next block takes memory
-        return products
+        return products[0] if tiling.parts == 1 else products.sum(0)
 
     def epilogue(self, logits: Tensor, first: int) -> None:
         """Takes in the logits [T, C] of columns `first`, ...; their E is left in `entries`."""
@@ -120,7 +123,8 @@ class Visit:
             self.softcap,
             HAS_BIAS=self.bias is not None,
             HAS_CAP=self.softcap != 0,
-            PLANES=self.planes,
+            PLANES=self.kind.planes,
+            UNIT=self.kind.unit,
             BLOCK=blocks.columns,
             num_warps=blocks.column_warps,
             maxnreg=blocks.capped_registers if self.softcap else blocks.column_registers,
@@ -134,28 +138,18 @@ class Visit:
         sketch_kernel[(self.segments.count, -(-dim // step))](
             self.entries, self.entries.stride(0), self.entries.stride(1), self.factor,
             self.table.buckets, self.table.signs, self.sketches, first, columns, dim,
-            PLANES=self.planes, BUCKETS=step,
+            PLANES=self.kind.planes, UNIT=self.kind.unit, BUCKETS=step,
         )  # fmt: skip
 
-    def add_products(self, products: Tensor, columns: int) -> None:
+    def add_products(self, products: Tensor, tiling: Tiling, columns: int) -> None:
         """products <- factor products factor^T + E E^T, E what `epilogue` made of its logits."""
-        blocks = self.blocks
-        side = products.shape[0]
-        tiles = side // blocks.tile
-        products_kernel[(tiles * (tiles + 1) // 2,)](
-            self.entries,
-            self.entries.stride(0),
-            self.entries.stride(1),
-            products,
-            self.factor,
-            side,
-            columns,
-            PLANES=self.planes,
-            TILE=blocks.tile,
-            DEPTH=blocks.depth,
-            num_warps=blocks.warps,
-            num_stages=blocks.stages[self.planes - 1],
-        )
+        tile = tiling.tile
+        products_kernel[(tiling.programs, tiling.parts)](
+            self.entries, self.entries.stride(0), self.entries.stride(1), products, self.factor,
+            self.segments.count, tiling.side, columns, tiling.part(columns),
+            PLANES=self.kind.planes, UNIT=self.kind.unit, ROWS=tile.rows, COLUMNS=tile.columns,
+            DEPTH=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
 
     def results(self, products: Tensor, inner: Tensor, mean: bool) -> tuple[Tensor, ...]:
         """(gram, loss, entropy, el2n, correct, tokens) by sample."""

@@ -13,62 +13,35 @@ from math import log2
 
 import torch
 
+from oasis.gram import tiles
 from oasis.gram.algebra import LOW
 from oasis.gram.problem import BLOCK_ELEMENTS, GPU_BLOCK_ELEMENTS
+from oasis.gram.rates import CPU, FLOAT8, HALF, TWICE, Entries, Rates, rates_of
 
 SKETCH_SAMPLES = 1024  # "auto" gives an estimate in place of the exact K only from here on
 AUTOMATIC = ("ghost", "instantiate", "sketch")
-METHODS = (*AUTOMATIC, "folded")
+EVERYWHERE = (*AUTOMATIC, "folded")
+METHODS = (*EVERYWHERE, "float8")  # this one where the card has it
 FEW = 1024  # columns to fold a vocabulary into where nobody reads K: its products then cost little
 HOST = torch.device("cpu")
 
-
-@dataclass(frozen=True)
-class Rates:
-    """What a device does a second.
-
-    half, single, double: flops of products of bfloat16 or float16 summed in float32, of float32
-        (no TF32) and of float64. traffic: bytes between products. launch: seconds that one costs.
-    """
-
-    half: float
-    single: float
-    double: float
-    traffic: float
-    launch: float = 0.0
-
-    def of(self, dtype: torch.dtype) -> float:
-        if dtype in LOW:
-            return self.half
-        return self.double if dtype == torch.float64 else self.single
-
-
-# One core of a 2.3 GHz Xeon with AVX-512, where halves are widened; more cores scale all alike.
-CPU = Rates(half=110e9, single=110e9, double=55e9, traffic=10e9)
-# By compute capability, as the Triton kernels' blocks: three quarters of the data sheets' figures
-# for dense products, unmeasured. A100, H100, B200; the last for every other card.
-CUDA = {
-    80: Rates(half=230e12, single=15e12, double=15e12, traffic=1.5e12, launch=4e-6),
-    90: Rates(half=700e12, single=50e12, double=50e12, traffic=2.5e12, launch=4e-6),
-    100: Rates(half=1700e12, single=60e12, double=30e12, traffic=6e12, launch=4e-6),
-}
-ANY = Rates(half=120e12, single=40e12, double=0.7e12, traffic=0.8e12, launch=4e-6)
-
-_OURS = 0.45  # share of the rate that L2 leaves to 128 x 128 tiles (bench/NOTES-head-gram-gpu.md)
 _PLAIN = 30  # reads and writes a logit of the epilogue in plain torch, 20 launches
 
 
 @dataclass(frozen=True)
 class Work:
-    """flops by the type they are done in, bytes moved between products, launches."""
+    """flops by the type they are done in, bytes moved between products, launches; and the seconds
+    of the products of E in tiles, which more than flops decide (`oasis.gram.tiles`)."""
 
     flops: dict[torch.dtype, float]
     traffic: float
     launches: float = 0.0
+    tiles: float = 0.0
 
     def seconds(self, rates: Rates) -> float:
         products = sum(flops / rates.of(dtype) for dtype, flops in self.flops.items())
-        return products + self.traffic / rates.traffic + self.launches * rates.launch
+        between = self.traffic / rates.traffic + self.launches * rates.launch
+        return products + self.tiles + between
 
 
 def work(
@@ -80,9 +53,10 @@ def work(
     samples: int,
     sketch_dim: int = 4096,
     dtype: torch.dtype = torch.float32,
-    gpu: bool = False,
+    rates: Rates = CPU,
 ) -> Work:
     """What a regime does for T tokens, D, V and N."""
+    gpu = rates.processors > 0
     t, d, v, n = (float(max(x, 1)) for x in (tokens, width, vocabulary, samples))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     size = wide.itemsize
@@ -91,9 +65,10 @@ def work(
     own = dtype if half else wide  # of products with h or W; sums are multiplied in `wide`
     logits = 2 * t * v * d  # flops of one pass, and the traffic of its epilogue:
     epilogue = (_PLAIN if gpu else 4) * size * t * v
-    if method == "ghost":
+    if method in ("ghost", "float8"):
         if gpu and dtype != torch.float64:
-            return _ghost_on_tensor_cores(t, d, v, dtype)
+            entries = HALF if dtype in LOW else TWICE
+            return _in_tiles(t, d, v, dtype, FLOAT8 if method == "float8" else entries, rates)
         blocks = max(1.0, v * t / elements)
         traffic = epilogue + 2 * size * t * t * (blocks + 4)
         return Work({wide: logits + t * (t + 256) * (v + d)}, traffic, 40 + 25 * blocks)
@@ -105,7 +80,7 @@ def work(
         return Work(flops, traffic, blocks * ((3 if half else 1) * n + 50))
     if method == "folded":  # E is folded where it is made: on a GPU it never reaches memory
         kept = t * (sketch_dim + t)  # the folded E, and E at everybody's label
-        traffic = 8 * t * v if gpu and dtype != torch.float64 else epilogue
+        traffic = 4 * t * v if gpu and dtype != torch.float64 else epilogue
         launches = max(1.0, v * t / elements) * (2 if gpu else 25)
         flops = _sums((own, logits + t * t * d), (own if half else wide, 2 * t * kept))
         return Work(flops, traffic + size * (2 * kept + 6 * t * t), 60 + launches)
@@ -124,24 +99,16 @@ def _sums(*flops: tuple[torch.dtype, float]) -> dict[torch.dtype, float]:
     return total
 
 
-def _ghost_on_tensor_cores(t: float, d: float, v: float, dtype: torch.dtype) -> Work:
-    """Logits by cuBLAS in their own type, E in one plane of float16 or two, and their products."""
-    low = dtype in LOW
-    logits, products = 2 * t * v * d, t * (t + 128) * v / _OURS
-    flops = _sums((dtype, logits + t * t * d), (torch.float16, (1 if low else 3) * products))
-    blocks = max(1.0, v * t / (32 << 20), v / 16384)
-    traffic = (12 if low else 16) * t * v + 4 * t * t * (blocks + 4)
-    return Work(flops, traffic, 40 + 3 * blocks)
-
-
-def rates_of(device: torch.device) -> Rates:
-    """What `device` does a second; an H100 for a GPU that is not there."""
-    if device.type != "cuda":
-        return CPU
-    if not torch.cuda.is_available():
-        return CUDA[90]
-    major, minor = torch.cuda.get_device_capability(device)
-    return CUDA.get(10 * major + minor, ANY)
+def _in_tiles(
+    t: float, d: float, v: float, dtype: torch.dtype, entries: Entries, rates: Rates
+) -> Work:
+    """Logits by cuBLAS in their own type, E as `entries`, and its products by tiles."""
+    columns = min(v, 16384.0, max(2048.0, GPU_BLOCK_ELEMENTS / t))
+    blocks = v / columns
+    products = blocks * tiles.choose(rates, entries, int(t), int(columns)).seconds
+    # Logits are written while they are multiplied, and what tiles read of E is counted with them.
+    traffic = (4 + entries.size) * t * v + 20 * t * t
+    return Work({dtype: 2 * t * v * d + t * t * d}, traffic, 40 + 3 * blocks, products)
 
 
 def pick(
@@ -157,7 +124,7 @@ def pick(
     """The regime that `method="auto"` takes, or the cheapest of `methods`."""
     if methods is None:
         methods = AUTOMATIC if samples >= SKETCH_SAMPLES else AUTOMATIC[:2]
-    rates, gpu = rates_of(device), device.type == "cuda"
+    rates = rates_of(device)
 
     def seconds(method: str) -> float:
         return work(
@@ -168,7 +135,7 @@ def pick(
             samples=samples,
             sketch_dim=sketch_dim,
             dtype=dtype,
-            gpu=gpu,
+            rates=rates,
         ).seconds(rates)
 
     times = [seconds(method) for method in methods]

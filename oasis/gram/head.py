@@ -77,7 +77,7 @@ def head_gram(
             as they are on CUDA from torch 2.8 on, elsewhere widened block by block.
         labels: [T] int64 in [0, V), already shifted (the label of hidden[t] is labels[t]);
             -100 is ignored. On a GPU an ignored position costs what a label token does ("ghost",
-            "folded"): leave it out where they are many.
+            "folded", "float8"): leave it out where they are many.
         sample: [T] int64 in [0, num_samples), the sample that owns each position, in any order.
         num_samples: N.
         bias: [V] or None.
@@ -91,6 +91,9 @@ def head_gram(
             a sketch only for N >= 1024. The result names what was used. "folded", never taken by
             itself, is "ghost" with the vocabulary folded into `sketch_dim` columns, labels apart
             and exact: an unbiased estimate, a deviation below sqrt(2 / sketch_dim K_ii K_jj).
+            "float8", never taken by itself either, is "ghost" with error vectors off the labels
+            rounded to float8: some 3e-3 of sqrt(K_ii K_jj), 6e-2 at most (1.3e-1 under a soft cap).
+            For a GPU of compute capability 8.9 or newer with the Triton kernels.
         sketch_dim: of "sketch" and "folded" alone: numbers that a sample's gradient ("sketch"), or
             a token's error vector ("folded"), is estimated from, >= 16.
         seed: of all sketches: the same seed gives the same ones.
@@ -106,15 +109,15 @@ def head_gram(
         HeadGram. A sample without label tokens has zeros everywhere. With `vocab_range`, a part
         to be passed to `oasis.merge` with the others. Where the squares of a sample's hidden
         states leave float32 (beyond about 1e19), its own squared norm is not finite ("ghost",
-        "folded", "sketch") or right ("instantiate" up to 128 samples), never a wrong number:
-        `select` takes it for a non-finite sample. Entries of other samples are what they would be
-        without.
+        "folded", "float8", "sketch") or right ("instantiate" up to 128 samples), never a wrong
+        number: `select` takes it for a non-finite sample. Entries of other samples are what they
+        would be without.
 
     Raises:
         TypeError, ValueError: naming the argument; for a label out of range, the position. On a GPU
-            "ghost" and "folded" wait for no value: there a label out of range makes its sample's
-            numbers NaN, a sample out of range those of all, which `select` takes for non-finite
-            samples.
+            "ghost", "folded" and "float8" wait for no value: there a label out of range makes its
+            sample's numbers NaN, a sample out of range those of all, which `select` takes for
+            non-finite samples.
     """
     check_head(hidden, weight, labels, sample, num_samples, bias, softcap, scale, vocab_range)
     check_method(method, reduction, sketch_dim, seed, sketch, vocab_range)

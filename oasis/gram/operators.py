@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oasis.checks import check_buffer
-from oasis.gram.backends.choice import choose, triton_head_gram
+from oasis.gram.backends.choice import check_float8, choose, triton_head_gram
 from oasis.gram.backends.epilogue import FIELDS
 from oasis.gram.checks import check_head_tensors, check_head_values
 from oasis.gram.cost import METHODS
@@ -18,6 +18,8 @@ from oasis.gram.regimes.folded import folded
 from oasis.gram.regimes.instantiate import instantiate
 from oasis.gram.regimes.sketch import from_sketches
 from oasis.operators.library import implement
+
+TILED = ("ghost", "float8", "folded")  # what Triton does
 
 
 def _problem(
@@ -74,15 +76,18 @@ def head_gram_blocks(
         raise ValueError(f"method: got {method!r}, expected one of {', '.join(METHODS)}")
     check_head_tensors(hidden, weight, labels, sample, bias)
     arguments = hidden, weight, labels, sample, num_samples, bias, softcap, scale, mean
-    tiled = method in ("ghost", "folded") and choose(hidden.device, hidden.dtype)[0] == "triton"
+    tiled = method in TILED and choose(hidden.device, hidden.dtype)[0] == "triton"
+    if method == "float8":
+        check_float8(hidden.device, hidden.dtype)
     if not tiled or hidden.device.type == "cpu":  # where nothing waits for a value
         check_head_values(labels, sample, num_samples, weight.shape[0])
     if tiled and labels.numel():
-        return triton_head_gram(*arguments, (sketch, seed), sketch_dim * (method == "folded"))
+        fold = sketch_dim * (method == "folded")
+        return triton_head_gram(*arguments, (sketch, seed), fold, method == "float8")
     problem = _problem(*arguments, (sketch, seed))
     if problem.labels.numel() == 0:
         return _nothing(problem)
-    if method == "ghost":
+    if method in ("ghost", "float8"):  # "float8": of no token
         return ghost.whole(problem)
     if method == "instantiate":
         return instantiate(problem)

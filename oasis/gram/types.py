@@ -20,7 +20,7 @@ class HeadGram:
         correct: [N] int64, label tokens whose label has the strictly largest logit.
         tokens: [N] int64, label tokens.
         reduction: "mean" or "sum", over the tokens of a sample.
-        method: the regime used: "ghost", "instantiate", "sketch" or "folded".
+        method: the regime used: "ghost", "instantiate", "sketch", "folded" or "float8".
         sketch: [N, S] float64, a sketch of each gradient (`head_gram(sketch=S)`), or None: inner
             products of sketches estimate those of the gradients, those of other calls with the same
             head, S and seed as well. Zero without labels.

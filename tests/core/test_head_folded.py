@@ -10,6 +10,7 @@ from head_problems import METRICS, assert_same, confident, problem
 import oasis
 from oasis import reference
 from oasis.gram import cost
+from oasis.gram.rates import CUDA
 
 BACKENDS = ("compiled", "torch")
 
@@ -133,9 +134,10 @@ def test_it_is_offered_and_never_taken(generator):
 
 def test_it_saves_the_products_of_tokens():
     shape = {"tokens": 3200, "width": 4096, "vocabulary": 128_256, "samples": 16}
-    rates = cost.CUDA[90]
+    rates = CUDA[90]
     ghost, fold = (
-        cost.work(method, dtype=torch.bfloat16, gpu=True, **shape) for method in ("ghost", "folded")
+        cost.work(method, dtype=torch.bfloat16, rates=rates, **shape)
+        for method in ("ghost", "folded")
     )
     assert fold.seconds(rates) < 0.7 * ghost.seconds(rates)
     assert fold.traffic < 0.8 * ghost.traffic

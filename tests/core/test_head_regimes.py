@@ -10,7 +10,7 @@ from right_answers import head_arguments, vectors
 
 import oasis
 from oasis import reference
-from oasis.gram.cost import METHODS, SKETCH_SAMPLES, pick
+from oasis.gram.cost import EVERYWHERE, SKETCH_SAMPLES, pick
 
 
 @pytest.mark.parametrize("case", vectors("head_gram"), ids=lambda c: c["name"])
@@ -69,7 +69,7 @@ def test_confident_tokens(margin, generator):
     assert cosine_scaled(estimate.gram - truth.gram, truth.gram).max() < 0.2
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 def test_a_bad_sample_stays_in_its_row(method, generator):
     arguments = problem(generator, lengths=[3, 2, 4], d=4, v=5000, masked=0)
     clean = oasis.head_gram(**arguments, method=method)
@@ -80,7 +80,7 @@ def test_a_bad_sample_stays_in_its_row(method, generator):
     assert not torch.isfinite(got.gram[1, 1])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 def test_repeats_all_masked_and_rows_without_labels(method, generator):
     arguments = problem(generator, lengths=[30, 0, 20], d=5, v=6001, dtype=torch.float32)
     first, again = (oasis.head_gram(**arguments, method=method) for _ in range(2))
@@ -91,7 +91,7 @@ def test_repeats_all_masked_and_rows_without_labels(method, generator):
     assert (nothing.gram == 0).all() and (nothing.tokens == 0).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 def test_plain_torch_epilogue(method, generator, monkeypatch):
     # What other devices run: the same regimes around the epilogue in plain torch.
     arguments = problem(generator, lengths=[9, 4, 12], d=5, v=9001, sharpness=3.0)
@@ -186,7 +186,7 @@ def test_bad_options(options, words, generator):
         assert word in str(caught.value), f"{word!r} missing in: {caught.value}"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 @pytest.mark.parametrize("size", [3e19, 1e36])
 def test_hidden_states_beyond_float32_squares_spoil_their_own_sample_alone(method, size, generator):
     arguments = problem(generator, lengths=[3, 3, 3], d=4, v=50, masked=0, dtype=torch.float32)

@@ -8,7 +8,7 @@ from head_problems import confident, parts, problem
 
 import oasis
 from oasis import reference
-from oasis.gram.cost import METHODS
+from oasis.gram.cost import EVERYWHERE
 from oasis.gram.tensor_sketch import vocabulary_sketch, width_sketch
 
 
@@ -44,7 +44,7 @@ def narrow_blocks(monkeypatch):
     monkeypatch.setattr("oasis.gram.problem.BLOCK_ELEMENTS", 1 << 12)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 @pytest.mark.parametrize("dim", [16, 97, 4096])
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_of_the_gradients_of_autograd(method, dim, softcap, backend, narrow_blocks, generator):
@@ -58,7 +58,7 @@ def test_of_the_gradients_of_autograd(method, dim, softcap, backend, narrow_bloc
     assert (got[1] == 0).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 @pytest.mark.parametrize("slope", [60.0, -60.0])
 def test_follows_the_largest_entry(method, slope, backend, narrow_blocks, generator):
     # A peak that rises through the blocks, or lies in the first; labels before, at and after it.
@@ -70,7 +70,7 @@ def test_follows_the_largest_entry(method, slope, backend, narrow_blocks, genera
     assert_sketches(got, dense(arguments, 128, 0), 1e-10)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_low_precision(method, dtype, backend, generator):
     arguments = problem(generator, lengths=[40, 1, 70, 3], d=24, v=5000, dtype=dtype, sharpness=3.0)
@@ -78,7 +78,7 @@ def test_low_precision(method, dtype, backend, generator):
     assert_sketches(got, dense(arguments, 512, 0), 1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 @pytest.mark.parametrize("margin", [20.0, 80.0])
 def test_confident_tokens(method, margin, backend, generator):
     # At 80 nats the squared entries of a gradient underflow float32: K_ii is about 1e-66.
@@ -161,7 +161,7 @@ def test_parts_of_different_sketches_are_refused(generator):
     assert oasis.merge(none).sketch is None  # the seed is of no account
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 def test_none_asked_for_and_no_labels(method, generator):
     arguments = problem(generator, lengths=[3, 2], d=4, v=30)
     without = oasis.head_gram(**arguments, method=method, sketch=0)
@@ -172,7 +172,7 @@ def test_none_asked_for_and_no_labels(method, generator):
     assert nothing.shape == (2, 512) and (nothing == 0).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERYWHERE)
 def test_a_bad_sample_stays_in_its_row(method, backend, generator):
     arguments = problem(generator, lengths=[3, 2, 4], d=4, v=5000, masked=0)
     clean = oasis.head_gram(**arguments, method=method).sketch

@@ -11,7 +11,7 @@ import pytest
 import torch
 from comparing import assert_relative, cosine_scaled
 from head_problems import METRICS, problem
-from interpreted import CAPPED_BOUND, HALF_BOUND, assert_like_reference
+from interpreted import CAPPED_BOUND, HALF_BOUND, assert_like_reference, by_ghost
 from oasis.kernels.triton import head as triton_head
 from oasis.kernels.triton import visit
 from oasis.kernels.triton.blocks import ANY, INTERPRETER, TABLE
@@ -20,14 +20,9 @@ from right_answers import head_arguments, vectors
 
 import oasis
 from oasis import reference
-from oasis.gram import cost
 from oasis.gram.backends import choice as head_backend
 
-
-@pytest.fixture(autouse=True)
-def by_ghost(monkeypatch):
-    """What Triton does: on so few tokens "auto" may prefer another regime."""
-    monkeypatch.setattr(cost, "pick", lambda *_: "ghost")
+__all__ = ["by_ghost"]  # a fixture of every test here
 
 
 def test_it_is_triton_that_runs(monkeypatch, generator):
@@ -75,11 +70,16 @@ def test_ragged_shapes(lengths, v, generator):
 
 def test_several_blocks_of_everything():
     """What the shapes above rely on."""
-    assert INTERPRETER.depth < INTERPRETER.vocabulary_block(17) < 137
-    assert 2 * INTERPRETER.tile < 34
+    tiles = [tile for choice in INTERPRETER.rates.tiles.values() for tile in choice]
+    for tile in tiles:
+        assert tile.depth < INTERPRETER.vocabulary_block(17) < 137
+    assert {tile.columns for tile in tiles} == {16, 32}
+    assert 2 * 16 < 34
     assert 17 > INTERPRETER.reduce_columns > INTERPRETER.rows
     for blocks in (*TABLE.values(), ANY, INTERPRETER):
-        assert blocks.columns % blocks.depth == 0  # the epilogue's zeros fill the last step
+        for tile in (tile for choice in blocks.rates.tiles.values() for tile in choice):
+            assert blocks.columns % tile.depth == 0  # the epilogue's zeros fill the last step
+            assert tile.columns in (tile.rows, 2 * tile.rows)
         for tokens in (1, 100, 3200, 10**6):
             assert blocks.vocabulary_block(tokens) % blocks.columns == 0
             assert tokens * blocks.vocabulary_block(tokens) <= max(

@@ -6,17 +6,12 @@ import pytest
 import torch
 from comparing import assert_relative, cosine_scaled
 from head_problems import confident, problem
-from interpreted import CAPPED_BOUND, HALF_BOUND, assert_like_reference
+from interpreted import CAPPED_BOUND, HALF_BOUND, assert_like_reference, by_ghost
 
 import oasis
 from oasis import reference
-from oasis.gram import cost
 
-
-@pytest.fixture(autouse=True)
-def by_ghost(monkeypatch):
-    """What Triton does: on so few tokens "auto" may prefer another regime."""
-    monkeypatch.setattr(cost, "pick", lambda *_: "ghost")
+__all__ = ["by_ghost"]  # a fixture of every test here
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_rows_beyond_two_to_the_31():
     epilogue_kernel[(tokens,)](
         *(logits, far, entries, 0, far, logits, labels, labels, bounds, gathers, state, factor),
         *(0, columns, tokens, 1.0, 0.0),
-        HAS_BIAS=False, HAS_CAP=False, PLANES=1, BLOCK=64,
+        HAS_BIAS=False, HAS_CAP=False, PLANES=1, UNIT=1.0, BLOCK=64,
     )  # fmt: skip
     off = z.scatter(1, labels.long().unsqueeze(1), -torch.inf)
     want = (off - off.amax(1, keepdim=True)).exp()
@@ -88,9 +88,9 @@ def test_rows_beyond_two_to_the_31():
     side = stride  # products too
     products = _sparse(32 * side, torch.float32).as_strided((32, 32), (side, 1))
     products.fill_(1.0)
-    products_kernel[(3,)](
-        *(planes, 0, stride, products, torch.full((32,), 0.5), side, 64),
-        PLANES=1, TILE=16, DEPTH=32,
+    products_kernel[(3, 1)](
+        *(planes, 0, stride, products, torch.full((32,), 0.5), 32, side, 64, 64),
+        PLANES=1, UNIT=1.0, ROWS=16, COLUMNS=16, DEPTH=32,
     )  # fmt: skip
     want = 0.25 + e.double() @ e.double().T
     assert_relative(products.double().tril(), want.tril(), 1e-5)

@@ -31,6 +31,7 @@ import oasis
 from oasis import doctor
 from oasis.gram.backends import choice as head_backend
 from oasis.gram.backends import plain
+from oasis.gram.rates import FLOAT8, HALF, TWICE, Tile
 
 INTERPRETER_OBSTACLE = obstacle(triton.__version__, numpy.__version__)
 HERE = Path(__file__).resolve().parent
@@ -41,7 +42,8 @@ BINARIES = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     bool(INTERPRETER_OBSTACLE), reason=f"{INTERPRETER_OBSTACLE}; CI has versions that fit"
 )
 @pytest.mark.parametrize(
-    ("file", "least"), [("head", 50), ("head_options", 20), ("pieces", 3), ("folded", 10)]
+    ("file", "least"),
+    [("head", 50), ("head_options", 20), ("pieces", 3), ("folded", 10), ("tiles", 20)],
 )
 def test_interpreted(file, least):
     """Runs a file of tests, all of it, in a process that interprets."""
@@ -95,8 +97,8 @@ SIGNATURES = {
         "cap:fp32"
     ),
     products_kernel: (
-        "entries:*fp16 plane_stride:i32 entry_stride:i32 products:*fp32 factor:*fp32 side:i32 "
-        "columns:i32"
+        "entries:*fp16 plane_stride:i32 entry_stride:i32 products:*fp32 factor:*fp32 tokens:i32 "
+        "side:i32 columns:i32 part:i32"
     ),
     results_kernel: (
         "state:*fp64 labels:*i32 owner:*i32 offsets:*i32 results:*fp64 tokens:i32 samples:i32 "
@@ -124,17 +126,30 @@ SIGNATURES = {
 }
 # What the launchers pass is a multiple of 16 (pointers of torch are, too), but for the last block
 # of an odd vocabulary.
-ALIGNED = {"logits_stride", "plane_stride", "entry_stride", "side", "first", "columns"}
+ALIGNED = {"logits_stride", "plane_stride", "entry_stride", "side", "first", "columns", "part"}
 ALIGNED_IF_ODD = {"plane_stride", "entry_stride", "side", "first"}
 # Shared memory that one program may take, and the instruction that reaches the tensor cores.
-SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
+SHARED = {
+    80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10
+}  # fmt: skip
 TENSOR_CORE = {90: "wgmma.mma_async", 100: "tcgen05.mma"}
-ROWS = {**TABLE, 86: ANY, 120: ANY}
+# The machine's instruction for products of float8.
+FLOAT8_CORE = {89: "QMMA", 90: "QGMMA", 100: "UTCQMMA", 120: "QMMA"}
+ROWS = {**TABLE, 86: ANY, 89: ANY, 120: ANY}
+TILES = [
+    pytest.param(architecture, entries, tile, id=f"{architecture}-{name}-{tile.columns}")
+    for architecture, blocks in ROWS.items()
+    for name, entries in (("half", HALF), ("twice", TWICE), ("float8", FLOAT8))
+    if entries is not FLOAT8 or architecture in FLOAT8_CORE
+    for tile in blocks.rates.tiles[entries]
+]
 
 
-def compiled(kernel, constants, architecture, aligned=ALIGNED, **options):
+def compiled(kernel, constants, architecture, aligned=ALIGNED, float8=False, **options):
     """(PTX, cubin, bytes of shared memory) of what a launch would compile."""
     signature = dict(part.split(":") for part in SIGNATURES[kernel].split())
+    if float8:
+        signature["entries"] = "*fp8e4nv"
     assert [*signature, *constants] == kernel.arg_names
     place = {name: (k,) for k, name in enumerate(kernel.arg_names)}
     source = ASTSource(
@@ -166,6 +181,12 @@ def check(kernel, constants, architecture, registers, folder, **options):
     return ptx
 
 
+def machine_code(folder):
+    """What the kernel that `check` compiled last is for the machine."""
+    command = [BINARIES / "nvdisasm", "-c", folder / "kernel.cubin"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture(autouse=True)
 def fresh_cache(tmp_path, monkeypatch):
     """Compiled here and now, not found in somebody's cache."""
@@ -178,7 +199,8 @@ def fresh_cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("aligned", [ALIGNED, ALIGNED_IF_ODD], ids=["aligned", "odd"])
 def test_epilogue_compiles(aligned, cap, planes, architecture, tmp_path):
     blocks = TABLE[architecture]
-    constants = {"HAS_BIAS": cap, "HAS_CAP": cap, "PLANES": planes, "BLOCK": blocks.columns}
+    constants = {"HAS_BIAS": cap, "HAS_CAP": cap, "PLANES": planes, "UNIT": 1.0}
+    constants["BLOCK"] = blocks.columns
     registers = blocks.capped_registers if cap else blocks.column_registers
     options = {"num_warps": blocks.column_warps, "maxnreg": registers}
     # 80 registers: three programs of 256 threads to a multiprocessor; 128: two.
@@ -189,18 +211,41 @@ def test_epilogue_compiles(aligned, cap, planes, architecture, tmp_path):
         assert ptx.count("ld.global.v4") >= 4, "rows are not read in whole vectors"
 
 
-@pytest.mark.parametrize("architecture", ROWS)
-@pytest.mark.parametrize("planes", [1, 2])
-def test_products_compile_to_tensor_cores(planes, architecture, tmp_path):
-    blocks = ROWS[architecture]
-    constants = {"PLANES": planes, "TILE": blocks.tile, "DEPTH": blocks.depth}
-    options = {"num_warps": blocks.warps, "num_stages": blocks.stages[planes - 1]}
-    # 255: one program of 256 threads fits, its accumulator alone takes 64. The small tiles of
-    # other cards: four programs of 128 threads.
-    registers = 128 if blocks is ANY else 255
-    ptx = check(products_kernel, constants, architecture, registers, tmp_path, **options)
+def tile_arguments(entries, tile):
+    """Constants and options of a launch of `products_kernel`."""
+    constants = {"PLANES": entries.planes, "UNIT": entries.unit}
+    constants |= {"ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth}
+    return constants, {"num_warps": tile.warps, "num_stages": tile.stages}
+
+
+@pytest.mark.parametrize(("architecture", "entries", "tile"), TILES)
+def test_products_compile_to_tensor_cores(architecture, entries, tile, tmp_path):
+    constants, options = tile_arguments(entries, tile)
+    # 255: one program of 256 threads fits, whose accumulator alone takes 64 or 128. The small tiles
+    # of other cards: four programs of 128 threads.
+    registers = 128 if ROWS[architecture] is ANY else 255
+    float8 = entries is FLOAT8
+    ptx = check(
+        products_kernel, constants, architecture, registers, tmp_path, float8=float8, **options
+    )
     assert TENSOR_CORE.get(architecture, "mma.sync") in ptx
     assert "cp.async" in ptx, "loads are not pipelined"
+    if float8:
+        assert re.search(rf"\b{FLOAT8_CORE[architecture]}\b", machine_code(tmp_path))
+
+
+@pytest.mark.parametrize("architecture", FLOAT8_CORE)
+@pytest.mark.parametrize("cap", [False, True])
+def test_the_epilogue_makes_float8(cap, architecture, tmp_path):
+    blocks = ROWS[architecture]
+    constants = {"HAS_BIAS": cap, "HAS_CAP": cap, "PLANES": 1, "UNIT": 256.0}
+    registers = blocks.capped_registers if cap else blocks.column_registers
+    options = {"num_warps": blocks.column_warps, "maxnreg": registers, "float8": True}
+    constants["BLOCK"] = blocks.columns
+    ptx = check(epilogue_kernel, constants, architecture, registers, tmp_path, **options)
+    assert "cvt.rn.satfinite.e4m3x2" in ptx
+    constants = {"PLANES": 1, "UNIT": 256.0, "BUCKETS": blocks.buckets}
+    check(sketch_kernel, constants, architecture, 64, tmp_path, float8=True)
 
 
 @pytest.mark.parametrize("architecture", TABLE)
@@ -219,7 +264,8 @@ def test_the_small_kernels_compile(architecture, tmp_path):
     check(keys_kernel, step, architecture, 64, tmp_path)
     check(segments_kernel, step, architecture, 64, tmp_path)
     check(results_kernel, capped | step, architecture, 128, tmp_path)
-    check(sketch_kernel, {"PLANES": 2, "BUCKETS": blocks.buckets}, architecture, 64, tmp_path)
+    planes = {"PLANES": 2, "UNIT": 1.0, "BUCKETS": blocks.buckets}
+    check(sketch_kernel, planes, architecture, 64, tmp_path)
     sketch = step | {"BUCKETS": blocks.buckets}
     check(sketch_tokens_kernel, sketch, architecture, 64, tmp_path)
     check(sketch_samples_kernel, sketch, architecture, 64, tmp_path)
@@ -240,9 +286,9 @@ def test_the_fold_compiles(cap, architecture, tmp_path):
 
 def test_a_spill_is_noticed(tmp_path):
     # The net holds: two warps cannot keep a tile of 128 x 128 numbers and its operands.
-    constants = {"PLANES": 1, "TILE": 128, "DEPTH": 32}
+    constants, options = tile_arguments(HALF, Tile(128, 128, 32, warps=2, stages=2))
     with pytest.raises(AssertionError, match="spills"):
-        check(products_kernel, constants, 80, 255, tmp_path, num_warps=2, num_stages=2)
+        check(products_kernel, constants, 80, 255, tmp_path, **options)
 
 
 # ---- dispatch -----------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ def on_gpu(monkeypatch):
 
     def head_gram(*arguments):
         *tensors, method, dim, seed, sketch = arguments
-        return triton_head.head_gram(*tensors, (sketch, seed), dim * (method == "folded"))
+        fold, float8 = dim * (method == "folded"), method == "float8"
+        return triton_head.head_gram(*tensors, (sketch, seed), fold, float8)
 
     monkeypatch.setattr(operators, "head_gram", head_gram)
     monkeypatch.setattr(operators, "usable", usable_on_gpu)
@@ -132,7 +133,13 @@ def arguments(generator):
 @pytest.mark.parametrize("sketch", [0, 64])
 @pytest.mark.parametrize(
     ("preset", "method"),
-    [("calibrated", "ghost"), ("paper", "ghost"), ("released", "ghost"), ("calibrated", "folded")],
+    [
+        ("calibrated", "ghost"),
+        ("paper", "ghost"),
+        ("released", "ghost"),
+        ("calibrated", "folded"),
+        ("calibrated", "float8"),
+    ],
 )
 def test_nothing_waits_between_hidden_states_and_mask(on_gpu, arguments, preset, method, sketch):
     selector = oasis.Selector(0.5, preset=preset)

@@ -75,6 +75,20 @@ def choose(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> tuple[s
     return "triton", "matrix product by cuBLAS, epilogue and Gram by Triton (float64: torch)"
 
 
+def check_float8(device: torch.device, dtype: torch.dtype) -> None:
+    """ValueError where there are no tensor cores for float8 products of this type's entries."""
+    name, why = choose(device, dtype)
+    if name == "triton" and device.type == "cuda" and torch.cuda.is_available():
+        capability = torch.cuda.get_device_capability(device)
+        if capability < (8, 9):
+            name, why = "none", f"this GPU has {capability[0]}.{capability[1]}"
+    if name != "triton":
+        raise ValueError(
+            "method: got 'float8', which needs a GPU of compute capability 8.9 or newer and the "
+            f"Triton kernels; here: {why}"
+        )
+
+
 def epilogue_type(backend: str) -> type[Epilogue]:
     """The class that "compiled" or "torch" stands for."""
     if backend == "compiled":
