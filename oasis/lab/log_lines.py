@@ -48,7 +48,7 @@ def install(trainer: Trainer, progress: bool) -> None:
     """Have `trainer` say what it logs as `line` does; nothing without `progress`."""
     trainer.remove_callback(PrinterCallback)
     bar = trainer.pop_callback(SelectionProgress)
-    if bar is not None:
+    if isinstance(bar, SelectionProgress):
         trainer.add_callback(Bar(bar.counts, bar.step, bar.task_names))
     if progress:
         trainer.add_callback(LogLines())
