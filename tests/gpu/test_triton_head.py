@@ -43,7 +43,7 @@ BINARIES = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 )
 @pytest.mark.parametrize(
     ("file", "least"),
-    [("head", 50), ("head_options", 20), ("pieces", 3), ("folded", 10), ("tiles", 20)],
+    [("head", 50), ("head_options", 20), ("pieces", 3), ("folded", 10), ("tiles", 16)],
 )
 def test_interpreted(file, least):
     """Runs a file of tests, all of it, in a process that interprets."""

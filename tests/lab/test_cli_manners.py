@@ -47,8 +47,16 @@ def processor_seconds(process: subprocess.Popen) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+def processor_seconds_of_torch() -> float:
+    before = os.times()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    after = os.times()
+    spent = after.children_user + after.children_system
+    return spent - before.children_user - before.children_system
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_the_first_line_comes_within_three_seconds_and_ctrl_c_is_one_line(rows, tmp_path):
+def test_the_first_line_comes_when_torch_is_there_and_ctrl_c_is_one_line(rows, tmp_path):
     model = tiny_folder.save(tmp_path / "model")
     command = [sys.executable, "-m", "oasis", "train", "--data", rows, "--model", model]
     process = subprocess.Popen(
@@ -60,7 +68,8 @@ def test_the_first_line_comes_within_three_seconds_and_ctrl_c_is_one_line(rows, 
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr.readline() == "oasis: loading\n"
-    assert processor_seconds(process) < 3
+    # Two seconds on an idle machine, nearly all of them torch's; more where others use its cores.
+    assert processor_seconds(process) < 1.5 * processor_seconds_of_torch()
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     # A shell says 130 of both: ended so, or by the signal itself where Python finds it pending.
