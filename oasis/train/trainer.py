@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,22 +12,14 @@ from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
 from oasis import Selection, Selector, policies
-from oasis.policies.base import validation_rows
 from oasis.train import transformers_private
 from oasis.train.batch import packed
 from oasis.train.batch.columns import COUNTS, ITEM, TASK, VIDEO_COUNTS, WEIGHT
 from oasis.train.batch.images import count_images
 from oasis.train.batch.rows import as_rows
-from oasis.train.batch.subbatch import (
-    Nothing,
-    answers,
-    dummy,
-    padding,
-    right_padded,
-    take,
-    targets,
-)
+from oasis.train.batch.subbatch import Nothing, dummy, padding, right_padded, take, targets
 from oasis.train.callbacks import SelectionHooks, SelectionProgress
+from oasis.train.candidates import ScoredCandidates
 from oasis.train.checkpoints import SelectionCheckpoints
 from oasis.train.events import (
     DRY,
@@ -42,27 +32,18 @@ from oasis.train.events import (
     statistics,
 )
 from oasis.train.fill import Fill, check_mode, planned_steps
-from oasis.train.head import Head
-from oasis.train.models import forward_parameters, is_compiled, text_config, unwrap
-from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
-from oasis.train.reuse import ForwardReuse, check_reuse, columns
-from oasis.train.scoring import check_apart, inspect_head
-from oasis.train.signals.compute import LAYERS, compute, of_head
-from oasis.train.signals.parts import (
-    by_length,
-    check_cheaper,
-    check_packed,
-    compute_in_parts,
-    ending_after,
-)
-from oasis.train.signals.sample_grads import SampleGradients
+from oasis.train.models import forward_parameters, unwrap
+from oasis.train.refusals import check_arguments, check_order, check_trainer
+from oasis.train.scoring import check_apart
+from oasis.train.signals.compute import LAYERS
+from oasis.train.signals.parts import check_packed
 from oasis.train.state import SelectionState, keep_selectors_apart
 from oasis.train.steps import SelectedSteps
 
 logger = logging.get_logger(__name__)
 
 
-class SelectionMixin(SelectionCheckpoints, SelectedSteps):
+class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
     """Train on the samples of each micro-batch that a policy selects, and on no others.
 
     Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
@@ -96,6 +77,9 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             only as long as its longest row: the same scores, less padding. None: all at once.
         score_depth: score by the output of the first so many blocks, through the model's last norm
             and head: cheaper scores, which may rank otherwise (docs/cost.md). None: all blocks.
+        score_with: a causal language model of the same tokenizer that does the scoring forward in
+            place of the trained one: smaller, in fewer bits, or a copy of how that began. It is
+            frozen, on every process whole, and in no checkpoint (docs/training.md).
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
@@ -121,6 +105,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         reuse_forward: bool = False,
         score_batch_size: int | None = None,
         score_depth: int | None = None,
+        score_with: torch.nn.Module | None = None,
         on_event: Callable[[dict], None] | None = None,
         task_names: Sequence[str] = (),
         **kwargs: Any,
@@ -147,16 +132,10 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
                 f"{sorted(policies.SIGNALS)}"
             )
         check_mode(mode, self.args, policy)
-        check_model(self.model, bool(needs), bool(of_head(frozenset(needs), layer)))
-        if reuse_forward:
-            check_reuse(self, mode, scores=bool(needs))
-        check_cheaper(self.model, score_depth, score_batch_size, frozenset(needs), layer)
-        self.layer, self.reuse_forward = layer, reuse_forward
-        self.score_batch_size, self.score_depth = score_batch_size, score_depth
+        self._begin_scoring(
+            policy, mode, layer, reuse_forward, score_batch_size, score_depth, score_with
+        )
         self._on_event = on_event
-        self._inspected = False  # on every process
-        self._grads = SampleGradients()
-        self._reuse = ForwardReuse(self.model, score_depth)
         rank = self.args.process_index
         seed, processes = self.args.seed + rank, self.args.world_size
         fill = Fill() if mode == "fill" else None
@@ -209,9 +188,6 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         size = transformers_private.batch_size(self)
         loader = transformers_private.train_loader(self)
         return fill.batches(count, size, loader, select, self._everywhere)
-
-    def _everywhere(self, here: bool) -> bool:
-        return bool(self._over_processes([here]).all())
 
     def plan_steps(self, batch_size: int) -> None:
         """With mode="fill", say how many steps `num_train_epochs` are."""
@@ -308,50 +284,6 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             )
         return weight
 
-    def _inspect(self, batch: dict) -> None:
-        if getattr(unwrap(self.model), "get_output_embeddings", lambda: None)() is None:
-            self._head = Head(gather=False, verified=True)  # of a policy that scores nothing
-        else:
-            # Not through DDP: ranks may look at different numbers of rows, and DDP syncs buffers.
-            self._head = inspect_head(self.model, batch, self._everywhere)
-        if is_compiled(self.model_wrapped):
-            self._head = replace(self._head, gather=False)  # no hook of ours is seen there
-        elif self._head.verified and not self._head.gather:
-            logger.warning(
-                "%s needs all hidden states to compute logits: the loss computes every logit",
-                type(unwrap(self.model)).__name__,
-            )
-        self._inspected = self._everywhere(self._head.verified)
-
-    def _signals(self, batch: dict, task: torch.Tensor | None) -> tuple[policies.Signals, dict]:
-        """What the policy is told of a batch, and with `reuse_forward` what its blocks gave."""
-        labels, needs = batch["labels"], frozenset(self.policy.needs)
-        free = {"tokens": targets(labels).sum(dim=1), "answer": answers(labels), "task": task}
-        if not needs:
-            return policies.Signals(len(labels), **free), {}
-        scored = batch
-        if self._selection.rehearsal is not None:
-            pad = getattr(text_config(self.model), "pad_token_id", None) or 0
-            rows = validation_rows(self.policy)
-            scored = self._selection.rehearsal.beside(batch, rows, pad_token_id=pad)
-        with self._reuse.keeping() if self.reuse_forward else nullcontext({}) as kept:
-            known = self._scores(scored, needs, len(labels))
-        size = self.score_batch_size
-        parts = by_length(right_padded(scored), size) if kept and size is not None else None
-        # Rows of earlier batches are below those.
-        return policies.Signals(len(labels), **free, **known), columns(kept, labels.shape, parts)
-
-    def _scores(self, batch: dict, needs: frozenset[str], count: int) -> dict:
-        assert self._head is not None  # `_inspect` has been
-        if self.score_batch_size is None and self.score_depth is None:
-            return compute(
-                self.model_wrapped, batch, self._head, needs, count, self._grads, self.layer
-            )
-        with ending_after(self.model, self.score_depth):
-            return compute_in_parts(
-                self.model_wrapped, batch, self._head, needs, count, self.score_batch_size
-            )
-
     # ---- accounts ----
 
     def _account(self, selection, signals, task, item, seconds: float) -> None:
@@ -387,8 +319,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         """A training begins: nothing is left of earlier ones."""
         self._selection.anew()
         self._step.anew()
-        self._head, self._inspected, self._grads = None, False, SampleGradients()
-        self._reuse = ForwardReuse(self.model, self.score_depth)
+        self._score_anew()
 
 
 class SelectionTrainer(SelectionMixin, Trainer):
