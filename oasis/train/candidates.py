@@ -11,9 +11,10 @@ from transformers.utils import logging
 
 from oasis.policies import Policy, Signals
 from oasis.policies.base import validation_rows
-from oasis.train.batch.subbatch import answers, right_padded, targets
+from oasis.train.batch.subbatch import answers, right_padded, take, targets
 from oasis.train.beside import check_beside, check_inputs, frozen
 from oasis.train.head import Head
+from oasis.train.last_scores import items_of, spread
 from oasis.train.models import is_compiled, text_config, unwrap
 from oasis.train.processes import Processes
 from oasis.train.refusals import check_model
@@ -85,20 +86,32 @@ class ScoredCandidates(Processes):
             self._score_head = inspect_head(self.score_with, batch, self._everywhere)
         self._inspected = self._everywhere(self._head.verified and self._score_head.verified)
 
-    def _signals(self, batch: dict, task: torch.Tensor | None) -> tuple[Signals, dict]:
-        """What the policy is told of a batch, and with `reuse_forward` what its blocks gave."""
-        policy = self._selection.policy
+    def _signals(
+        self, batch: dict, task: torch.Tensor | None, item: torch.Tensor | None = None
+    ) -> tuple[Signals, dict]:
+        """What the policy is told of a batch, and with `reuse_forward` what its blocks gave.
+
+        With `rescore` candidates that are not scored again are told of as rows without a label.
+        """
+        policy, last = self._selection.policy, self._selection.last
         labels, needs = batch["labels"], frozenset(policy.needs)
         free = {"tokens": targets(labels).sum(dim=1), "answer": answers(labels), "task": task}
         if not needs:
             return Signals(len(labels), **free), {}
         scored = batch
+        rows = torch.arange(len(labels)) if last is None else last.worth(items_of(item))
+        if len(rows) < len(labels):
+            scored = take(batch, rows)
+            kept_out = torch.ones(len(labels), dtype=torch.bool).index_fill(0, rows, False)
+            free["tokens"] = free["tokens"].masked_fill(kept_out.to(labels.device), 0)
         if self._selection.rehearsal is not None:
             pad = getattr(text_config(self.model), "pad_token_id", None) or 0
-            rows = validation_rows(policy)
-            scored = self._selection.rehearsal.beside(batch, rows, pad_token_id=pad)
+            earlier = validation_rows(policy)
+            scored = self._selection.rehearsal.beside(scored, earlier, pad_token_id=pad)
         with self._reuse.keeping() if self.reuse_forward else nullcontext({}) as kept:
-            known = self._scores(scored, needs, len(labels))
+            known = self._scores(scored, needs, len(rows))
+        if len(rows) < len(labels):
+            known = spread(known, rows, len(labels))
         size = self.score_batch_size
         parts = by_length(right_padded(scored), size) if kept and size is not None else None
         # Rows of earlier batches are below those.

@@ -26,12 +26,14 @@ from oasis.train.events import (
     Counts,
     Shares,
     StepState,
+    label_tokens,
     moment,
     seconds_between,
     selection_event,
     statistics,
 )
 from oasis.train.fill import Fill, check_mode, planned_steps
+from oasis.train.last_scores import check_rescore, items_of
 from oasis.train.models import forward_parameters, unwrap
 from oasis.train.refusals import check_arguments, check_order, check_trainer
 from oasis.train.scoring import check_apart
@@ -80,6 +82,9 @@ class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
         score_with: a causal language model of the same tokenizer that does the scoring forward in
             place of the trained one: smaller, in fewer bits, or a copy of how that began. It is
             frozen, on every process whole, and in no checkpoint (docs/training.md).
+        rescore: of the candidates of a batch that have been scored before (by "oasis_item"), the
+            share that is scored again, those with the highest last scores; the others are no
+            candidates this time. None: all.
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
@@ -106,6 +111,7 @@ class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
         score_batch_size: int | None = None,
         score_depth: int | None = None,
         score_with: torch.nn.Module | None = None,
+        rescore: float | None = None,
         on_event: Callable[[dict], None] | None = None,
         task_names: Sequence[str] = (),
         **kwargs: Any,
@@ -139,7 +145,8 @@ class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
         rank = self.args.process_index
         seed, processes = self.args.seed + rank, self.args.world_size
         fill = Fill() if mode == "fill" else None
-        self._begin_steps(StepState(), SelectionState(policy, rank, processes, seed, fill))
+        last = check_rescore(rescore, policy, reuse_forward)
+        self._begin_steps(StepState(), SelectionState(policy, rank, processes, seed, fill, last))
         self._given_steps = self.args.max_steps
         keep_selectors_apart(self.model)
         self.add_callback(SelectionHooks(policy, self._step, on_event, mode))
@@ -222,7 +229,7 @@ class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
         batch = right_padded(count_images(batch, unwrap(self.model).config))
         if not self._inspected:
             self._inspect(batch)
-        signals, kept = self._signals(batch, task)
+        signals, kept = self._signals(batch, task, item)
         selection = self.policy.observe(signals)
         if not isinstance(selection, Selection):
             raise TypeError(
@@ -236,6 +243,9 @@ class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
                 f"policy {self.policy.name!r}: got a mask {tuple(mask.shape)} of {mask.dtype}, "
                 f"expected ({signals.num_samples},) of torch.bool"
             )
+        if self._selection.last is not None:
+            judged = label_tokens(signals) > 0
+            self._selection.last.keep(items_of(item), judged, selection, self.policy.name)
         rows = mask.nonzero().flatten()
         weight = self._weight(selection, mask)
         if len(rows):
