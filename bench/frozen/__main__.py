@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -47,14 +48,14 @@ def main(arguments: list[str]) -> None:
     cells = {(cell.label, cell.config.ratio): cell for cell in grid.cells()}
     config = next(iter(cells.values())).config
     texts = pool(config, Path(f"runs/frozen/{options.pool or grid.name}.pt"))
-    rows = _read(out)
+    rows = read(out)
     done = {(row["label"], float(row["ratio"]), int(row["seed"])) for row in rows}
     for seed in range(options.seeds):
         missing = [key for key in cells if (*key, seed) not in done]
         if missing:
-            _append(out, _of_seed(texts, [cells[key] for key in missing], seed))
+            append(out, _of_seed(texts, [cells[key] for key in missing], seed))
     labels = {label for label, _ in cells}
-    tables([row for row in _read(out) if row["label"] in labels])
+    tables([row for row in read(out) if row["label"] in labels])
 
 
 def _of_seed(texts: Pool, cells: list[Cell], seed: int) -> list[dict]:
@@ -68,18 +69,18 @@ def _of_seed(texts: Pool, cells: list[Cell], seed: int) -> list[dict]:
     return rows
 
 
-def _read(path: Path) -> list[dict]:
+def read(path: Path) -> list[dict]:
     if not path.exists():
         return []
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def _append(path: Path, rows: list[dict]) -> None:
+def append(path: Path, rows: list[dict], fields: Sequence[str] = FIELDS) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, fields)
         if new:
             writer.writeheader()
         writer.writerows(rows)

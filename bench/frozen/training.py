@@ -8,8 +8,10 @@ its answer. What a policy sees comes from `oasis.head_gram` of h, as in a real t
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,13 +25,23 @@ from oasis.lab.record.accuracy import accuracy_of
 from oasis.policies import Policy, Signals
 
 RANK = 64
+ROWS = 1 << 32  # more than a task has
+
+
+class Batch(NamedTuple):
+    """N candidates. `text` says which text each of them is: equal numbers, the same text again."""
+
+    hidden: Tensor  # [N, D]
+    label: Tensor  # [N], as the others
+    task: Tensor
+    text: Tensor
 
 
 @dataclass(frozen=True)
 class Stream:
     """What one seed draws from a pool: candidate batches and held-out texts by task."""
 
-    batches: list[tuple[Tensor, Tensor, Tensor]]  # hidden [N, D], label [N], task [N]
+    batches: list[Batch]
     test: list[Texts]
 
 
@@ -75,12 +87,17 @@ def draw(pool: Pool, config: RunConfig, seed: int) -> Stream:
     for items in stream.batches():
         hidden = torch.stack([pool.train[i["task"]].hidden[i["row"]] for i in items])
         label = [pool.choices[i["task"]][pool.train[i["task"]].answer[i["row"]]] for i in items]
-        batches.append((hidden, torch.stack(label), torch.tensor([i["task"] for i in items])))
+        task = torch.tensor([i["task"] for i in items])
+        text = torch.tensor([i["task"] * ROWS + i["row"] for i in items])
+        batches.append(Batch(hidden, torch.stack(label), task, text))
     test = []
     for texts in pool.test:
         rows = torch.tensor(generator.sample(range(len(texts.answer)), len(texts.answer) // 2))
         test.append(Texts(texts.hidden[rows], texts.answer[rows]))
     return Stream(batches, test)
+
+
+Look = Callable[[Pool, Any, Batch, Policy], Signals]
 
 
 class Adapter:
@@ -116,38 +133,48 @@ class Adapter:
         self.taken += 1
 
 
-def train(pool: Pool, stream: Stream, config: RunConfig, policy: Policy, seed: int) -> Outcome:
-    """Train one adapter on what `policy` selects of `stream`."""
+def train(
+    pool: Pool,
+    stream: Stream,
+    config: RunConfig,
+    policy: Policy,
+    seed: int,
+    look: Look | None = None,
+) -> Outcome:
+    """Train one adapter on what `policy` selects of `stream`.
+
+    `look` makes of a batch what the policy is shown of it; `seen` where there is none.
+    """
     scale = torch.stack([t.hidden.square().mean() for t in pool.train]).mean().sqrt()
     adapter = Adapter(pool.weight.shape[1], config, len(stream.batches), seed, scale)
     if getattr(policy, "total_batches", 0) is None:
         policy.total_batches = len(stream.batches)
     candidates = selected = 0
-    for hidden, label, task in stream.batches:
-        signals = seen(pool, adapter, hidden, label, task, policy)
+    for batch in stream.batches:
+        signals = (look or seen)(pool, adapter, batch, policy)
         rows = policy.observe(signals).mask.nonzero().squeeze(1)
-        candidates, selected = candidates + len(label), selected + len(rows)
+        candidates, selected = candidates + len(batch.label), selected + len(rows)
         loss = None
         if len(rows):
-            loss = F.cross_entropy(adapter(hidden[rows]) @ pool.weight.T, label[rows])
+            logits = adapter(batch.hidden[rows]) @ pool.weight.T
+            loss = F.cross_entropy(logits, batch.label[rows])
         adapter.step(loss)
     macro, micro = accuracy(pool, stream, adapter)
     return Outcome(macro, micro, candidates, selected)
 
 
 @torch.no_grad()
-def seen(
-    pool: Pool, adapter: Adapter, hidden: Tensor, label: Tensor, task: Tensor, policy: Policy
-) -> Signals:
+def seen(pool: Pool, adapter: Callable[[Tensor], Tensor], batch: Batch, policy: Policy) -> Signals:
     """What a policy is shown of a candidate batch."""
-    n, needs = len(label), policy.needs
+    n, needs = len(batch.label), policy.needs
+    free = {"task": batch.task, "answer": batch.label}
     if not needs:
-        return Signals(n, tokens=torch.ones(n, dtype=torch.int64), task=task, answer=label)
-    state = adapter(hidden)
+        return Signals(n, tokens=torch.ones(n, dtype=torch.int64), **free)
+    state = adapter(batch.hidden)
     known = oasis.head_gram(
         state,
         pool.weight,
-        label,
+        batch.label,
         torch.arange(n),
         num_samples=n,
         method="ghost",
@@ -157,7 +184,7 @@ def seen(
     given = {name: getattr(known, name) for name in names}
     if "features" in needs:
         given["features"] = state
-    return Signals(n, tokens=known.tokens, task=task, answer=label, **given)
+    return Signals(n, tokens=known.tokens, **free, **given)
 
 
 @torch.no_grad()

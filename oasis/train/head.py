@@ -137,8 +137,10 @@ def _stored(base: Any) -> tuple[Rows, tuple[int, int], torch.dtype, bool]:
         return read, tuple(weight.shape), kind, False
     if weight is not None and is_traceable_wrapper_subclass(weight):
         return _subclass(weight)
-    if weight is None or weight.ndim != 2 or weight.dtype not in FLOATS:
-        got = "no weight" if weight is None else f"a weight {tuple(weight.shape)} of {weight.dtype}"
+    # Of torch.ao's quantised layers it is a function.
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.dtype not in FLOATS:
+        shaped = isinstance(weight, Tensor)
+        got = f"a weight {tuple(weight.shape)} of {weight.dtype}" if shaped else "no weight"
         raise ValueError(
             f"output head: got {got} ({type(base).__name__}), expected a floating-point matrix "
             f"[V, D], or one quantised by bitsandbytes or torchao; {KEEP_OUT}"

@@ -17,6 +17,7 @@ from oasis.policies.base import wants_length
 from oasis.train.batch.rehearsal import Rehearsal
 from oasis.train.events import Counts
 from oasis.train.fill import Fill
+from oasis.train.last_scores import LastScores
 
 logger = logging.get_logger(__name__)
 
@@ -29,12 +30,19 @@ class SelectionState:
         process, processes: the number of this process, and how many train together.
         seed: of the rehearsal's draws.
         fill: selected samples that wait, with mode="fill".
+        last: scores of the candidates that have been scored, with `rescore`.
     """
 
     def __init__(
-        self, policy: Policy, process: int, processes: int, seed: int, fill: Fill | None = None
+        self,
+        policy: Policy,
+        process: int,
+        processes: int,
+        seed: int,
+        fill: Fill | None = None,
+        last: LastScores | None = None,
     ) -> None:
-        self.policy, self.fill = policy, fill
+        self.policy, self.fill, self.last = policy, fill, last
         self.process, self.processes = process, processes
         self.counts = Counts()
         self.rehearsal = Rehearsal(seed=seed) if "validation" in policy.needs else None
@@ -47,6 +55,8 @@ class SelectionState:
             state["rehearsal"] = self.rehearsal.state_dict()
         if self.fill is not None:
             state["fill"] = self.fill.state_dict()
+        if self.last is not None:
+            state["last"] = self.last.state_dict()
         return state
 
     def _change(self, state: dict[str, Any]) -> None:
@@ -56,6 +66,8 @@ class SelectionState:
             self.rehearsal.load_state_dict(state["rehearsal"])
         if self.fill is not None:
             self.fill.load_state_dict(state["fill"])
+        if self.last is not None and "last" in state:
+            self.last.load_state_dict(state["last"])
 
     def anew(self) -> None:
         """As it was before any training; the policy is given the length of the next one."""

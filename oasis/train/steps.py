@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,11 +14,12 @@ from oasis.train.callbacks import SelectionProgress
 from oasis.train.events import Shares, StepState, statistics
 from oasis.train.head import Head
 from oasis.train.loss import loss_owner, router_loss, summed_cross_entropy
+from oasis.train.processes import Processes
 from oasis.train.reuse import ForwardReuse
 from oasis.train.state import SelectionState
 
 
-class SelectedSteps(transformers_private.PrivateHooks):
+class SelectedSteps(transformers_private.PrivateHooks, Processes):
     """What `SelectionMixin` does once the samples are chosen."""
 
     _step: StepState
@@ -39,15 +39,6 @@ class SelectedSteps(transformers_private.PrivateHooks):
     def _own_loss(self) -> bool:
         """Whether the loss is this one, and of no class before or behind it."""
         return self._owner is SelectedSteps
-
-    def _over_processes(self, values: Sequence[float]) -> torch.Tensor:
-        """These numbers, rounded down, of all processes, [processes, len(values)] int64."""
-        found = torch.tensor([int(value) for value in values])
-        if self.args.world_size > 1:
-            gathered = self.accelerator.gather(found.to(self.args.device))
-            assert isinstance(gathered, torch.Tensor)  # of one tensor
-            found = gathered.cpu()
-        return found.view(-1, len(values))
 
     def compute_loss(
         self, model, inputs, return_outputs=False, num_items_in_batch=None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,56 +12,40 @@ from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
 from oasis import Selection, Selector, policies
-from oasis.policies.base import validation_rows
 from oasis.train import transformers_private
 from oasis.train.batch import packed
 from oasis.train.batch.columns import ITEM, TASK, WEIGHT
 from oasis.train.batch.images import COUNT_KEYS, count_images
 from oasis.train.batch.rows import as_rows
-from oasis.train.batch.subbatch import (
-    Nothing,
-    answers,
-    dummy,
-    padding,
-    right_padded,
-    take,
-    targets,
-)
+from oasis.train.batch.subbatch import Nothing, dummy, padding, right_padded, take, targets
 from oasis.train.callbacks import SelectionHooks, SelectionProgress
+from oasis.train.candidates import ScoredCandidates
 from oasis.train.checkpoints import SelectionCheckpoints
 from oasis.train.events import (
     DRY,
     Counts,
     Shares,
     StepState,
+    label_tokens,
     moment,
     seconds_between,
     selection_event,
     statistics,
 )
 from oasis.train.fill import Fill, check_mode, planned_steps
-from oasis.train.head import Head
-from oasis.train.models import forward_parameters, is_compiled, text_config, unwrap
+from oasis.train.last_scores import check_rescore, items_of
+from oasis.train.models import forward_parameters, unwrap
 from oasis.train.names import LAYERS
-from oasis.train.refusals import check_arguments, check_model, check_order, check_trainer
-from oasis.train.reuse import ForwardReuse, check_reuse, columns
-from oasis.train.scoring import check_apart, inspect_head
-from oasis.train.signals.compute import compute, of_head
-from oasis.train.signals.parts import (
-    by_length,
-    check_cheaper,
-    check_packed,
-    compute_in_parts,
-    ending_after,
-)
-from oasis.train.signals.sample_grads import SampleGradients
+from oasis.train.refusals import check_arguments, check_order, check_trainer
+from oasis.train.scoring import check_apart
+from oasis.train.signals.parts import check_packed
 from oasis.train.state import SelectionState, keep_selectors_apart
 from oasis.train.steps import SelectedSteps
 
 logger = logging.get_logger(__name__)
 
 
-class SelectionMixin(SelectionCheckpoints, SelectedSteps):
+class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
     """Train on the samples of each micro-batch that a policy selects, and on no others.
 
     Put it in front of a trainer: `class MyTrainer(SelectionMixin, SFTTrainer)`. For a causal
@@ -97,6 +79,12 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             only as long as its longest row: the same scores, less padding. None: all at once.
         score_depth: score by the output of the first so many blocks, through the model's last norm
             and head: cheaper scores, which may rank otherwise (docs/cost.md). None: all blocks.
+        score_with: a causal language model of the same tokenizer that does the scoring forward in
+            place of the trained one: smaller, in fewer bits, or a copy of how that began. It is
+            frozen, on every process whole, and in no checkpoint (docs/training.md).
+        rescore: of the candidates of a batch that have been scored before (by "oasis_item"), the
+            share that is scored again, those with the highest last scores; the others are no
+            candidates this time. None: all.
         on_event: called on every process with a dict for each candidate batch ("selection") and
             each optimizer step ("step"); both count optimizer steps from 1.
         task_names: names of the tasks by index, for the progress bar.
@@ -122,6 +110,8 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         reuse_forward: bool = False,
         score_batch_size: int | None = None,
         score_depth: int | None = None,
+        score_with: torch.nn.Module | None = None,
+        rescore: float | None = None,
         on_event: Callable[[dict], None] | None = None,
         task_names: Sequence[str] = (),
         **kwargs: Any,
@@ -148,20 +138,15 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
                 f"{sorted(policies.SIGNALS)}"
             )
         check_mode(mode, self.args, policy)
-        check_model(self.model, bool(needs), bool(of_head(frozenset(needs), layer)))
-        if reuse_forward:
-            check_reuse(self, mode, scores=bool(needs))
-        check_cheaper(self.model, score_depth, score_batch_size, frozenset(needs), layer)
-        self.layer, self.reuse_forward = layer, reuse_forward
-        self.score_batch_size, self.score_depth = score_batch_size, score_depth
+        self._begin_scoring(
+            policy, mode, layer, reuse_forward, score_batch_size, score_depth, score_with
+        )
         self._on_event = on_event
-        self._inspected = False  # on every process
-        self._grads = SampleGradients()
-        self._reuse = ForwardReuse(self.model, score_depth)
         rank = self.args.process_index
         seed, processes = self.args.seed + rank, self.args.world_size
         fill = Fill() if mode == "fill" else None
-        self._begin_steps(StepState(), SelectionState(policy, rank, processes, seed, fill))
+        last = check_rescore(rescore, policy, reuse_forward)
+        self._begin_steps(StepState(), SelectionState(policy, rank, processes, seed, fill, last))
         self._given_steps = self.args.max_steps
         keep_selectors_apart(self.model)
         self.add_callback(SelectionHooks(policy, self._step, on_event, mode))
@@ -211,9 +196,6 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         loader = transformers_private.train_loader(self)
         return fill.batches(count, size, loader, select, self._everywhere)
 
-    def _everywhere(self, here: bool) -> bool:
-        return bool(self._over_processes([here]).all())
-
     def plan_steps(self, batch_size: int) -> None:
         """With mode="fill", say how many steps `num_train_epochs` are."""
         if self._selection.fill is None or self._given_steps > 0:
@@ -247,7 +229,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         batch = right_padded(count_images(batch, unwrap(self.model).config))
         if not self._inspected:
             self._inspect(batch)
-        signals, kept = self._signals(batch, task)
+        signals, kept = self._signals(batch, task, item)
         selection = self.policy.observe(signals)
         if not isinstance(selection, Selection):
             raise TypeError(
@@ -261,6 +243,9 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
                 f"policy {self.policy.name!r}: got a mask {tuple(mask.shape)} of {mask.dtype}, "
                 f"expected ({signals.num_samples},) of torch.bool"
             )
+        if self._selection.last is not None:
+            judged = label_tokens(signals) > 0
+            self._selection.last.keep(items_of(item), judged, selection, self.policy.name)
         rows = mask.nonzero().flatten()
         weight = self._weight(selection, mask)
         if len(rows):
@@ -309,50 +294,6 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
             )
         return weight
 
-    def _inspect(self, batch: dict) -> None:
-        if getattr(unwrap(self.model), "get_output_embeddings", lambda: None)() is None:
-            self._head = Head(gather=False, verified=True)  # of a policy that scores nothing
-        else:
-            # Not through DDP: ranks may look at different numbers of rows, and DDP syncs buffers.
-            self._head = inspect_head(self.model, batch, self._everywhere)
-        if is_compiled(self.model_wrapped):
-            self._head = replace(self._head, gather=False)  # no hook of ours is seen there
-        elif self._head.verified and not self._head.gather:
-            logger.warning(
-                "%s needs all hidden states to compute logits: the loss computes every logit",
-                type(unwrap(self.model)).__name__,
-            )
-        self._inspected = self._everywhere(self._head.verified)
-
-    def _signals(self, batch: dict, task: torch.Tensor | None) -> tuple[policies.Signals, dict]:
-        """What the policy is told of a batch, and with `reuse_forward` what its blocks gave."""
-        labels, needs = batch["labels"], frozenset(self.policy.needs)
-        free = {"tokens": targets(labels).sum(dim=1), "answer": answers(labels), "task": task}
-        if not needs:
-            return policies.Signals(len(labels), **free), {}
-        scored = batch
-        if self._selection.rehearsal is not None:
-            pad = getattr(text_config(self.model), "pad_token_id", None) or 0
-            rows = validation_rows(self.policy)
-            scored = self._selection.rehearsal.beside(batch, rows, pad_token_id=pad)
-        with self._reuse.keeping() if self.reuse_forward else nullcontext({}) as kept:
-            known = self._scores(scored, needs, len(labels))
-        size = self.score_batch_size
-        parts = by_length(right_padded(scored), size) if kept and size is not None else None
-        # Rows of earlier batches are below those.
-        return policies.Signals(len(labels), **free, **known), columns(kept, labels.shape, parts)
-
-    def _scores(self, batch: dict, needs: frozenset[str], count: int) -> dict:
-        assert self._head is not None  # `_inspect` has been
-        if self.score_batch_size is None and self.score_depth is None:
-            return compute(
-                self.model_wrapped, batch, self._head, needs, count, self._grads, self.layer
-            )
-        with ending_after(self.model, self.score_depth):
-            return compute_in_parts(
-                self.model_wrapped, batch, self._head, needs, count, self.score_batch_size
-            )
-
     # ---- accounts ----
 
     def _account(self, selection, signals, task, item, seconds: float) -> None:
@@ -388,8 +329,7 @@ class SelectionMixin(SelectionCheckpoints, SelectedSteps):
         """A training begins: nothing is left of earlier ones."""
         self._selection.anew()
         self._step.anew()
-        self._head, self._inspected, self._grads = None, False, SampleGradients()
-        self._reuse = ForwardReuse(self.model, self.score_depth)
+        self._score_anew()
 
 
 class SelectionTrainer(SelectionMixin, Trainer):

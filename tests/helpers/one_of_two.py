@@ -33,9 +33,9 @@ class Keeping(Fixed):
 
     needs = frozenset({"gram", "full_grads", "middle_grads"})
 
-    def __init__(self, masks):
+    def __init__(self, masks, needs=needs):
         super().__init__(masks)
-        self.signals = []
+        self.needs, self.signals = needs, []
 
     def observe(self, signals):
         self.signals.append({name: getattr(signals, name) for name in self.needs})
@@ -44,6 +44,11 @@ class Keeping(Fixed):
 
 def sharded_model(**config):
     return with_lora(tiny_model(dtype=torch.float32), LINEAR, **config)
+
+
+def small():
+    """A model to score with, beside that which is trained."""
+    return tiny_model(seed=5, num_hidden_layers=1, hidden_size=16)
 
 
 class Blank(Pad):
@@ -56,7 +61,7 @@ class Blank(Pad):
         return batch | {"labels": batch["labels"].fill_(-100)} if self.calls == 1 else batch
 
 
-def train(args, model, policy, layer: str = "head", collate=None, reuse: bool = False) -> dict:
+def train(args, model, policy, layer: str = "head", collate=None, **options) -> dict:
     """As many steps as `args` say: the batches, the trained parameters, the losses."""
     trainer = SelectionTrainer(
         model=model,
@@ -65,7 +70,7 @@ def train(args, model, policy, layer: str = "head", collate=None, reuse: bool = 
         data_collator=collate or Pad(),
         policy=policy,
         layer=layer,
-        reuse_forward=reuse,
+        **options,
     )
     return trained(trainer)
 
@@ -177,7 +182,10 @@ def main(folder: str) -> None:
     args = arguments(folder, ddp_find_unused_parameters=False)
     result = {"ddp": train(args, tiny_llama(), Fixed(masks))}
     again = arguments(folder, ddp_find_unused_parameters=False, gradient_checkpointing=True)
-    result["reuse"] = train(again, tiny_llama(), Scored(masks), reuse=True)
+    result["reuse"] = train(again, tiny_llama(), Scored(masks), reuse_forward=True)
+    beside, policy = small(), Keeping(masks, frozenset({"gram"}))
+    result["beside"] = train(args, tiny_llama(), policy, score_with=beside)
+    result["beside"]["signals"] = policy.signals
     result["apart"] = train(
         arguments(folder, max_steps=1, average_tokens_across_devices=False),
         tiny_llama(),

@@ -1,5 +1,7 @@
 """Scoring in parts of one length, and by the first blocks alone."""
 
+import time
+
 import pytest
 import torch
 from padded_rows import padded
@@ -168,3 +170,53 @@ def test_sharded_weights_and_packed_batches_take_whole_forwards(distributed):
         check_packed(4, distributed)
     check_packed(None, distributed)
     check_packed(4, "MULTI_GPU")
+
+
+class Watched(Rows):
+    """Notes, across processes, which rows have been asked for."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.fetched = torch.zeros(n).share_memory_()
+
+    def __getitem__(self, i):
+        self.fetched[i] = 1
+        return super().__getitem__(i)
+
+
+@pytest.mark.shows(
+    "Cheaper scores (`score_batch_size`, `score_depth`)",
+    "`dataloader_num_workers`, `dataloader_prefetch_factor`",
+    "works: the same selections in the same order, from batches fetched while others are scored",
+)
+def test_batches_are_fetched_ahead_of_their_scoring(tmp_path):
+    def run(wait_for=0, **loading):
+        events, data = [], Watched(48)
+
+        def on_event(event):
+            if not events and wait_for:  # before the second batch is asked for
+                limit = time.monotonic() + 60
+                while data.fetched.sum() < wait_for and time.monotonic() < limit:
+                    time.sleep(0.01)
+                assert data.fetched.sum() >= wait_for
+            events.append(event)
+
+        trainer = SelectionTrainer(
+            model=tiny_llama(),
+            args=arguments(tmp_path, max_steps=6, **loading),
+            train_dataset=data,
+            data_collator=Pad(),
+            policy="oasis",
+            score_batch_size=2,
+            on_event=on_event,
+        )
+        trainer.train()
+        loader = trainer.callback_handler.train_dataloader
+        chosen = [(e["informativeness"], e["selected"]) for e in events if e["type"] == "selection"]
+        return chosen, (loader.num_workers, loader.prefetch_factor)
+
+    plain, _ = run()
+    # Two workers, three batches of four rows each, beside the one that is scored.
+    ahead, options = run(28, dataloader_num_workers=2, dataloader_prefetch_factor=3)
+    assert options == (2, 3)
+    assert ahead == plain and len(plain) == 6

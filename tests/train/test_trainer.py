@@ -211,9 +211,9 @@ def test_a_checkpoint_of_another_policy_is_refused(tmp_path):
 
 def test_scores_only_what_the_policy_needs(tmp_path, monkeypatch):
     calls = []
-    real = oasis.train.trainer.compute
+    real = oasis.train.candidates.compute
     monkeypatch.setattr(
-        "oasis.train.trainer.compute", lambda *a, **k: calls.append(1) or real(*a, **k)
+        "oasis.train.candidates.compute", lambda *a, **k: calls.append(1) or real(*a, **k)
     )
     selection_trainer(tmp_path, tiny_llama(), "random", max_steps=2).train()
     assert calls == []

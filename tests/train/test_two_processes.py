@@ -7,7 +7,7 @@ import sys
 import one_of_two
 import pytest
 import torch
-from one_of_two import DRAWN, Keeping, sharded_model
+from one_of_two import DRAWN, Keeping, sharded_model, small
 from tiny_models import tiny_llama
 from tiny_training import InOrder, Rows, arguments
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -62,17 +62,27 @@ def assert_trained_as_one(results, reference, tmp_path):
 
 @pytest.mark.shows("Several processes", "DDP", "works")
 @pytest.mark.shows("Several processes", "DDP with `reuse_forward`", "works")
+@pytest.mark.shows("Several processes", "DDP with `score_with`", "works: each has all of it")
 @pytest.mark.shows("Several processes", 'FSDP2, with `layer="last_block"` too', "works")
 @pytest.mark.shows("Several processes", "`SFTTrainer` under DDP", "works")
 @pytest.mark.parametrize(
     ("kind", "model"),
     [
-        *(("ddp", tiny_llama), ("reuse", tiny_llama)),
+        *(("ddp", tiny_llama), ("reuse", tiny_llama), ("beside", tiny_llama)),
         *(("fsdp", sharded_model), ("sft", tiny_llama)),
     ],
 )
 def test_two_processes_train_as_one_on_what_both_selected(both, kind, model, tmp_path):
     assert_trained_as_one([result[kind] for result in both], model(), tmp_path)
+
+
+def test_each_process_scores_its_own_candidates_with_the_model_beside(both):
+    for result in (found["beside"] for found in both):
+        assert len(result["signals"]) == len(result["seen"]) == 3
+        for batch, signals in zip(result["seen"], result["signals"], strict=True):
+            batch = {key: value for key, value in batch.items() if key != TASK}
+            expected = compute(small(), batch, Head(), frozenset({"gram"}))["gram"]
+            assert (signals["gram"] - expected).abs().max() <= 1e-8 * expected.abs().max() > 0
 
 
 @pytest.mark.shows(
