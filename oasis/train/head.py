@@ -145,7 +145,8 @@ def _stored(base: Any) -> tuple[Rows, tuple[int, int], torch.dtype, bool]:
             f"output head: got {got} ({type(base).__name__}), expected a floating-point matrix "
             f"[V, D], or one quantised by bitsandbytes or torchao; {KEEP_OUT}"
         )
-    return lambda a, b: weight[a:b], tuple(weight.shape), weight.dtype, True
+    size, width = weight.shape
+    return lambda a, b: weight[a:b], (size, width), weight.dtype, True
 
 
 def _four_bits(weight: Any, first: int, last: int) -> Tensor:
