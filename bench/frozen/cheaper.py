@@ -35,6 +35,7 @@ from oasis import Selection
 from oasis.lab.compare import Grid
 from oasis.lab.compare.config import Cell
 from oasis.policies import Policy, Signals, create
+from oasis.train.last_scores import LastScores
 
 SHARES = (0.75, 0.5, 0.25)
 WHOLE, BEGAN = "scored whole", "as it began"
@@ -95,12 +96,10 @@ class Stale:
         self.policy.load_state_dict(state)
 
 
-def shown(text: list[int], last: Mapping[int, float], share: float) -> Tensor:
-    back = [row for row, one in enumerate(text) if one in last]
-    back.sort(key=lambda row: -last[text[row]])
-    mask = torch.ones(len(text), dtype=torch.bool)
-    mask[back[-int(-share * len(back) // 1) :]] = False
-    return mask
+def shown(text: list[int], last: dict[int, float], share: float) -> Tensor:
+    scores = LastScores(share)
+    scores.scores = last
+    return torch.zeros(len(text), dtype=torch.bool).index_fill(0, scores.worth(text), True)
 
 
 def share_shown(stream: Stream, share: float) -> float:

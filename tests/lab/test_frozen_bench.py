@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from bench.frozen import __main__ as bench
+from bench.frozen import cheaper
 from bench.frozen import texts as texts_module
 from bench.frozen.texts import Pool, Texts, pool
 from bench.frozen.training import Stream, accuracy
@@ -85,6 +86,33 @@ def test_trainings_are_run_once_and_told(grid, capsys):
     bench.main(arguments)
     with grid.with_name("rows.csv").open(newline="") as file:
         assert list(csv.DictReader(file)) == rows
+
+
+def test_cheaper_scores_are_of_as_many_selected_samples(grid, capsys):
+    described = yaml.safe_load(grid.read_text("utf-8")) | {"policies": ["vanilla"]}
+    described["run"]["iterations_per_sample"] = 1.0  # so that most texts return
+    grid.write_text(yaml.safe_dump(described), "utf-8")
+    cheaper.main([str(grid), "seeds=1", "out=rows.csv"])
+    with grid.with_name("rows.csv").open(newline="") as file:
+        rows = {row["label"].partition(", ")[2]: row for row in csv.DictReader(file)}
+    assert list(rows) == list(cheaper.WAYS)
+    candidates = {int(row["candidates"]) for row in rows.values()}
+    assert candidates == {80}
+    scored = [int(rows[f"rescored {share:g}"]["scored"]) for share in cheaper.SHARES]
+    assert 80 == int(rows[cheaper.WHOLE]["scored"]) > scored[0] > scored[1] > scored[2] > 20
+    selected = [int(row["selected"]) for row in rows.values()]
+    assert max(selected) - min(selected) <= 4 and min(selected) >= 36  # half of 80
+    whole = rows[cheaper.WHOLE]
+    assert -1 <= float(whole["rank"]) <= 1
+    lost = [float(whole[name]) for name in cheaper.LOST.values()]
+    assert 0 <= lost[0] <= lost[1] <= lost[2] < 1 and lost[2] > 0
+    assert f"saves {round(100 * (1 - scored[0] / 80))} %" in capsys.readouterr().out
+
+
+def test_new_candidates_and_the_best_of_the_others_are_shown():
+    last = {7: 1.0, 8: 3.0, 9: 2.0}
+    assert cheaper.shown([8, 1, 7, 9], last, 0.5).tolist() == [True, True, False, True]
+    assert cheaper.shown([8, 1, 7, 9], last, 0.3).tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize("wrong", ["seed=3", "pool", "run.arrivals=4"])
