@@ -223,7 +223,8 @@ def demo(
 ) -> None:
     """Train a small real language model on real tasks with a quarter of the data, and compare.
 
-    Policies: oasis, random and full. A few minutes on two CPU cores; downloads about 135 MB once.
+    Runs: oasis, the same in full batches, random, full. A few minutes on two CPU cores; downloads
+    about 135 MB once.
     """
     say(False, "loading")
     with one_line():

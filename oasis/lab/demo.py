@@ -22,7 +22,13 @@ from oasis.lab.record.accuracy import standard_error
 from oasis.lab.run import RunResult, run
 from oasis.lab.workspace import Workspace
 
-POLICIES = ("oasis", "random", "full")
+# What each run has of its own, by its name. "fill" is ours in full training batches.
+RUNS: dict[str, dict[str, Any]] = {
+    "oasis": {},
+    "fill": {"mode": "fill"},
+    "random": {"policy": "random"},
+    "full": {"policy": "full", "ratio": 1.0},
+}
 QUICK = {"arrivals": 32, "held_out": 32, "forward_batches": 1}
 
 
@@ -40,8 +46,8 @@ def demo(
     config: RunConfig | None = None,
     workspace: Workspace | None = None,
     console: Console | None = None,
-) -> list[RunResult]:
-    """Run all policies, print the table, write `report.html` into `out`.
+) -> dict[str, RunResult]:
+    """Run all of `RUNS`, print the table, write `report.html` into `out`.
 
     `config` replaces the packaged settings (its `out` counts then), `workspace` a loaded one.
     """
@@ -52,7 +58,7 @@ def demo(
     steps = arrivals * config.iterations_per_sample
     console.print(
         f"[bold]{' -> '.join(config.tasks)}[/bold]: {arrivals} arrivals, "
-        f"{int(steps)} candidate batches of {config.batch_size}, policies {', '.join(POLICIES)}"
+        f"{int(steps)} candidate batches of {config.batch_size}, runs {', '.join(RUNS)}"
     )
     if workspace is None:
         workspace = Workspace(config)
@@ -60,17 +66,15 @@ def demo(
     for name, value in workspace.zero_shots():
         console.print(f"  {_accuracies({name: value.accuracy})}")
     _warm(workspace, console)
-    results = []
-    for policy in POLICIES:
-        changes: dict[str, Any] = {"name": policy, "policy": policy}
-        if policy == "full":
-            changes["ratio"] = 1.0
-        console.rule(f"{policy}", align="left")
-        result = run(config.replace(**changes), workspace=workspace)
-        results.append(result)
+    results = {}
+    for name, own in RUNS.items():
+        console.rule(name, align="left")
+        result = run(config.replace(name=name, **own), workspace=workspace)
+        results[name] = result
         last = dict(zip(config.tasks, result.history[-1].values(), strict=True))
-        console.print(f"{policy}, at the end: {_accuracies(last)}")
-    page = report.write([result.directory for result in results], Path(config.out) / "report.html")
+        console.print(f"{name}, at the end: {_accuracies(last)}")
+    folders = [result.directory for result in results.values()]
+    page = report.write(folders, Path(config.out) / "report.html")
     console.print(table(config, results))
     console.print(f"report: {page}    all in {time.perf_counter() - started:.0f} s")
     return results
@@ -95,43 +99,52 @@ def _warm(workspace: Workspace, console: Console) -> None:
             bar.update(task, completed=done)
 
 
-def table(config: RunConfig, results: list[RunResult]) -> Table:
-    """The comparison: one row per policy, and one for the model before training."""
+def table(config: RunConfig, results: Mapping[str, RunResult]) -> Table:
+    """The comparison: a row for each run, by its name, and one for the model before training."""
     rows = Table(title="A quarter of the samples" if config.ratio == 0.25 else "Selection")
-    for name in ("policy", "samples", "ratio", "A_last", "A_avg", "time", "scoring", "of full"):
-        rows.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
-    zero_shot = results[0].zero_shot
+    for name in ("run", "samples", "ratio", "A_last", "A_avg", "time", "scoring", "of full"):
+        rows.add_column(name, justify="left" if name == "run" else "right", no_wrap=True)
+    zero_shot = next(iter(results.values())).zero_shot
     before = sum(zero_shot.values()) / len(zero_shot)
     rows.add_row("untrained", "0", "", _percent(before), "", "", "", "")
-    whole = next((r.score_seconds + r.train_seconds for r in results if r.policy == "full"), None)
-    for result in results:
-        work = result.score_seconds + result.train_seconds
+    seconds = {name: one.score_seconds + one.train_seconds for name, one in results.items()}
+    for name, result in results.items():
+        work = seconds[name]
         rows.add_row(
-            result.policy,
+            name,
             f"{result.selected}/{result.candidates}",
             f"{result.ratio:.4f}",
             _percent(result.a_last),
             _percent(result.a_avg),
             f"{work:.0f} s",
             f"{100 * result.score_seconds / work:.0f} %",
-            f"{work / whole:.2f}" if whole else "",
+            f"{work / seconds['full']:.2f}",
         )
-    rows.caption = _caption(config, results)
+    rows.caption = f"{_caption(config, results)} {_faster(seconds)}"
     return rows
 
 
-def _caption(config: RunConfig, results: list[RunResult]) -> str:
+def _faster(seconds: Mapping[str, float]) -> str:
+    """Which mode is: the paper's steps, of what each batch yields, or full training batches."""
+    fill, step = seconds["fill"], seconds["oasis"]
+    return (
+        f"Full training batches (mode=fill, fewer and longer steps) took {fill / step:.2f} x the "
+        f"time of the paper's steps (oasis), {'less' if fill < step else 'no less'}."
+    )
+
+
+def _caption(config: RunConfig, results: Mapping[str, RunResult]) -> str:
     assert config.held_out is not None  # of packaged tasks
     held_out = dict.fromkeys(config.tasks, config.held_out)
-    error = max(standard_error(result.history[-1], held_out) for result in results)
+    error = max(standard_error(result.history[-1], held_out) for result in results.values())
     text = (
         f"{config.held_out} held-out examples a task: the standard error of A_last is "
         f"{100 * error:.1f} points; smaller differences mean nothing. Samples: trained on / "
         "candidates. Time: scoring and training; scoring: its share; of full: that time over the "
         "full run's."
     )
-    for result in results:
-        if result.policy == config.policy and result.forward_seconds:
-            ratio = result.score_seconds / result.steps / result.forward_seconds
-            text += f" Scoring a batch takes {ratio:.2f} x a plain forward with loss."
+    ours = results["oasis"]
+    if ours.forward_seconds:
+        ratio = ours.score_seconds / ours.steps / ours.forward_seconds
+        text += f" Scoring a batch takes {ratio:.2f} x a plain forward with loss."
     return text

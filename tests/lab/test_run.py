@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 
 import pytest
 import yaml
@@ -216,7 +217,9 @@ def test_demo_prints_the_table_and_writes_the_report(tmp_path):
     screen = Console(file=io.StringIO(), width=120)
     results = demo(config=settings, workspace=workspace(settings), console=screen)
     text = screen.file.getvalue()
-    assert [result.policy for result in results] == ["oasis", "random", "full"]
+    assert [result.policy for result in results.values()] == ["oasis", "oasis", "random", "full"]
+    assert results["fill"].steps * 4 == results["oasis"].steps  # batches of as many samples
+    assert re.search(r"mode=fill.* took \d\.\d\d x the time", " ".join(text.split()))
     assert "16/64" in text and "64/64" in text and "standard error" in text
     assert "untrained" in text and "x a plain forward" in text
     assert (tmp_path / "report.html").exists()
