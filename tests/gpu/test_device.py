@@ -316,6 +316,22 @@ def test_head_gram_equals_the_cpu_in_float64(dtype, options, method, generator):
     assert torch.equal(again.gram, got.gram)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, *LOW], ids=str)
+def test_float8_lies_within_its_rounding(dtype, generator):
+    """docs/method.md 1; as the interpreted kernels, but by the card's tensor cores."""
+    problem = head_problem(dtype, 131, 72, 1009, 6, generator)
+    if not GPU or torch.cuda.get_device_capability() < (8, 9):
+        with pytest.raises(ValueError, match="float8"):
+            oasis.head_gram(**moved(problem), method="float8")
+        return
+    wide = problem | {k: problem[k].double() for k in ("hidden", "weight")}
+    want, got = oasis.head_gram(**wide), oasis.head_gram(**moved(problem), method="float8")
+    assert cosine_scaled(got.gram.cpu() - want.gram, want.gram).max() < 2.0**-4
+    assert_relative(got.loss.cpu(), want.loss, 1e-3, floor=1.0)
+    again = oasis.head_gram(**moved(problem), method="float8")
+    assert torch.equal(again.gram, got.gram)
+
+
 def test_head_gram_equals_the_reference(generator):
     problem = head_problem(torch.float32, 23, 9, 57, 4, generator)
     want, got = reference.head_gram(**problem), oasis.head_gram(**moved(problem))
