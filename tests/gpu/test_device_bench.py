@@ -66,6 +66,7 @@ def test_every_row_has_a_time_and_a_floor(dry):
         *EXPECTED,
         *TRAINING,
         *(("other heads", f"{name}, {shape}") for name in RIVALS for shape in HEADS),
+        *(("head_gram", f"{name}, {shape}") for name in ("folded", "float8") for shape in HEADS),
     }
     assert set(found) == wanted
     for key in EXPECTED:
@@ -78,10 +79,18 @@ def test_every_row_has_a_time_and_a_floor(dry):
     for key in TRAINING:
         assert seconds(found[key][0]) > 0 and found[key][1] == "-"
     for key in wanted - {*EXPECTED, *TRAINING}:
-        assert found[key][0] != "not run" or found[key][-1] in (
-            "needs a GPU",
-            "not importable here",
+        assert (
+            found[key][0] != "not run"
+            or found[key][-1]
+            in (
+                "needs a GPU",
+                "not importable here",
+            )
+            or (key[1].startswith("float8") and "float8" in found[key][-1])
         )
+    for shape in HEADS:
+        folded = found["head_gram", f"folded, {shape}"]
+        assert seconds(folded[0]) > 0 and "cosines differ by at most" in folded[-1]
 
 
 def test_the_report_says_what_it_rests_on(dry):
