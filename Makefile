@@ -14,8 +14,9 @@ SOURCES := $(shell find csrc kernels -type f) CMakeLists.txt pyproject.toml
 demo: $(VENV)/.installed
 	$(BIN)/oasis demo
 
+# As many processes as cores, each with as many threads: those that wait must not spin on the others'.
 test: $(VENV)/.installed lint
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
