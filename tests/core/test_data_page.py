@@ -28,7 +28,7 @@ def commands(page: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with what the pages name: rows.jsonl, ./model, ./TRACE, and images for ./llava."""
+    """A folder with what the pages name: rows, ./model, ./TRACE, a scenario, images for ./llava."""
     folder = tmp_path_factory.mktemp("place")
     tiny_folder.save(folder / "model")
     tiny_folder.write_rows(folder / "rows.jsonl", tiny_folder.numbers(200))
@@ -37,6 +37,14 @@ def place(tmp_path_factory):
         (folder / name).mkdir()
         rows = tiny_vision_folder.shades(folder / name, 24)
         (folder / name / "train.json").write_text(json.dumps(rows))
+        for row in rows:
+            row["image"] = f"{name}/{row['image']}"
+        for half, part in (("train", rows[:16]), ("test", rows[16:])):
+            (folder / "dataset" / name / half).mkdir(parents=True)
+            (folder / "dataset" / name / half / "dataset-1.json").write_text(json.dumps(part))
+    (folder / "scenarios").mkdir()
+    scenario = next(block for block in fenced("docs/data.md", "json") if "client_id" in block)
+    (folder / "scenarios" / "scenario-1.json").write_text(scenario)
     for task, answers in (("FOMC", "AB"), ("Py150", ("import os", "return x"))):
         (folder / "TRACE" / task).mkdir(parents=True)
         for split, count in (("train", 40), ("eval", 8), ("test", 8)):
