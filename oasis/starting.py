@@ -1,8 +1,8 @@
 """How the command `oasis` is stopped: Ctrl-C while it is being loaded, SIGTERM once it runs.
 
 Loading takes seconds, and a KeyboardInterrupt would come out of whatever module is being imported,
-or be lost in it: until the command begins Ctrl-C is one line, no traceback. This
-module is imported before all others, so it does without those that Python has not loaded itself.
+or be lost in it: until the command begins Ctrl-C is one line, no traceback. This module is imported
+before all others, so it does without those that Python has not loaded itself.
 """
 
 from __future__ import annotations

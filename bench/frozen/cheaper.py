@@ -35,7 +35,7 @@ from oasis import Selection
 from oasis.lab.compare import Grid
 from oasis.lab.compare.config import Cell
 from oasis.policies import Policy, Signals, create
-from oasis.train.last_scores import LastScores
+from oasis.train.last_scores import LastScores, score_of
 
 SHARES = (0.75, 0.5, 0.25)
 WHOLE, BEGAN = "scored whole", "as it began"
@@ -76,7 +76,8 @@ class Stale:
 
     def observe(self, signals: Signals) -> Selection:
         selection = self.policy.observe(signals)
-        score = selection.informativeness if selection.adjusted is None else selection.adjusted
+        score = score_of(selection)
+        assert score is not None  # of a policy that gives scores
         back = [row for row, text in enumerate(self.text) if text in self.last]
         if self.share == 1 and len(back) > 2:
             before = [self.last[self.text[row]] for row in back]

@@ -16,8 +16,8 @@ OFF = "leave rescore off"
 
 
 class LastScores:
-    """What the policy last made of each item: its adjusted score, where it adjusts, else its
-    informativeness.
+    """What the policy last made of each item (`score_of`): its adjusted score, where it adjusts,
+    else its informativeness.
 
     Args:
         share: of the returning candidates of a batch that are scored again, rounded up: those with
@@ -41,7 +41,7 @@ class LastScores:
         Raises:
             ValueError: it gives no scores.
         """
-        score = selection.informativeness if selection.adjusted is None else selection.adjusted
+        score = score_of(selection)
         if score is None:
             raise ValueError(
                 f"rescore: got {self.share} and the policy {name!r}, which gives no scores to go "
@@ -60,6 +60,11 @@ class LastScores:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.scores = dict(zip(state["items"].tolist(), state["scores"].tolist(), strict=True))
+
+
+def score_of(selection: Selection) -> Tensor | None:
+    """What the policy made of each candidate, [N]; None of one that gives no scores."""
+    return selection.informativeness if selection.adjusted is None else selection.adjusted
 
 
 def spread(known: Mapping[str, Tensor | None], rows: Tensor, count: int) -> dict[str, Any]:
