@@ -9,7 +9,7 @@ beside the folder that it is in.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,14 +85,8 @@ def _parts(path: Path, client: int | str | None) -> list[Part]:
     clients: dict[str, tuple[str, list[Any]]] = {}
     for number, entry in enumerate(read_list(path)):
         where = f"{path}[{number}]"
-        if not isinstance(entry, dict):
-            raise ValueError(f"{where}: got {kind_of(entry)}, expected an object")
-        name = entry.get("client_id")
-        if isinstance(name, bool) or not isinstance(name, (int, str)):
-            raise ValueError(f"{where}: got {_got(entry, 'client_id')}, expected a number or text")
-        found = entry.get("datasets")
-        if not isinstance(found, list) or not found:
-            raise ValueError(f"{where}: got {_got(entry, 'datasets')}, expected a list of objects")
+        name = _field(entry, where, "client_id", _is_name, "a number or text")
+        found = _field(entry, where, "datasets", _is_filled, "a list of objects")
         if str(name) in clients:
             raise ValueError(f'{where}: got {name!r} as "client_id" a second time')
         clients[str(name)] = f"{where}.datasets", found
@@ -111,18 +105,12 @@ def _parts(path: Path, client: int | str | None) -> list[Part]:
 
 
 def _part(path: Path, entry: Any, where: str) -> Part:
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where}: got {kind_of(entry)}, expected an object")
-    name, subset, kind = (entry.get(field) for field in ("dataset", "subset_id", "type"))
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{where}: got {_got(entry, 'dataset')}, expected the name of a folder")
-    if isinstance(subset, bool) or not isinstance(subset, (int, str)):
-        raise ValueError(f"{where}: got {_got(entry, 'subset_id')}, expected a number or text")
-    if kind not in (OPEN, CLOSED):
-        raise ValueError(f'{where}: got {_got(entry, "type")}, expected "{CLOSED}" or "{OPEN}"')
-    metric = entry.get("metric")
-    if metric is not None and not isinstance(metric, str):
-        raise ValueError(f"{where}: got {_got(entry, 'metric')}, expected a text, or none")
+    name = _field(entry, where, "dataset", _is_text, "the name of a folder")
+    subset = _field(entry, where, "subset_id", _is_name, "a number or text")
+    kind = _field(entry, where, "type", (CLOSED, OPEN).__contains__, f'"{CLOSED}" or "{OPEN}"')
+    metric = None
+    if entry.get("metric") is not None:
+        metric = _field(entry, where, "metric", lambda x: isinstance(x, str), "a text, or none")
     homes = [path.parent / HOME, path.parent.parent / HOME]
     home = next((home for home in homes if (home / name).is_dir()), None)
     if home is None:
@@ -135,8 +123,27 @@ def _part(path: Path, entry: Any, where: str) -> Part:
     return Part(f"{name}-{subset}", train, test, kind == OPEN, metric)
 
 
-def _got(entry: dict[str, Any], field: str) -> str:
-    if field not in entry:
-        return f'no "{field}"'
-    value = json.dumps(entry[field], ensure_ascii=False)
-    return f'{value if len(value) < 60 else kind_of(entry[field])} as "{field}"'
+def _field(entry: Any, where: str, field: str, fits: Callable[[Any], bool], expected: str) -> Any:
+    """What `entry` has there; ValueError unless it is an object and that fits."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: got {kind_of(entry)}, expected an object")
+    value = entry.get(field)
+    if fits(value):
+        return value
+    got = f'no "{field}"'
+    if field in entry:
+        text = json.dumps(value, ensure_ascii=False)
+        got = f'{text if len(text) < 60 else kind_of(value)} as "{field}"'
+    raise ValueError(f"{where}: got {got}, expected {expected}")
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, (int, str)) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
