@@ -220,18 +220,20 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="A fraction of the stream, to see that it all works.")
     ] = False,
+    fill: Annotated[
+        bool, typer.Option("--fill", help="Ours in full training batches too: which is faster?")
+    ] = False,
 ) -> None:
     """Train a small real language model on real tasks with a quarter of the data, and compare.
 
-    Runs: oasis, the same in full batches, random, full. A few minutes on two CPU cores; downloads
-    about 135 MB once.
+    Policies: oasis, random and full. A few minutes on two CPU cores; downloads about 135 MB once.
     """
     say(False, "loading")
     with one_line():
         from oasis.lab.demo import demo
     set_up()
     with running(f"interrupted; {out} keeps what was done"):
-        demo(out=out, quick=quick)
+        demo(out=out, quick=quick, fill=fill)
 
 
 @app.command()

@@ -243,6 +243,8 @@ def test_demo_passes_its_options_on(tmp_path, monkeypatch):
     assert cli.main(["demo"]) == cli.main(["demo", "--quick", "--out", str(tmp_path)]) == 0
     assert [options["quick"] for options in seen] == [False, True]
     assert seen[1]["out"] == tmp_path
+    assert cli.main(["demo", "--fill"]) == 0
+    assert [options["fill"] for options in seen] == [False, False, True]
 
 
 def test_report(tmp_path, capsys):

@@ -215,7 +215,7 @@ def test_the_record_has_no_nan_and_can_be_cut(tmp_path):
 def test_demo_prints_the_table_and_writes_the_report(tmp_path):
     settings = config(tmp_path, forward_batches=1, lora_layers=2, cache_frozen=True)
     screen = Console(file=io.StringIO(), width=120)
-    results = demo(config=settings, workspace=workspace(settings), console=screen)
+    results = demo(config=settings, fill=True, workspace=workspace(settings), console=screen)
     text = screen.file.getvalue()
     assert [result.policy for result in results.values()] == ["oasis", "oasis", "random", "full"]
     assert results["fill"].steps * 4 == results["oasis"].steps  # batches of as many samples
@@ -224,6 +224,14 @@ def test_demo_prints_the_table_and_writes_the_report(tmp_path):
     assert "untrained" in text and "x a plain forward" in text
     assert (tmp_path / "report.html").exists()
     assert yaml.safe_load((tmp_path / "full" / "config.yaml").read_text())["ratio"] == 1.0
+
+
+def test_demo_runs_full_batches_on_request_alone(tmp_path):
+    screen = Console(file=io.StringIO(), width=120)
+    settings = config(tmp_path)
+    results = demo(config=settings, workspace=workspace(settings), console=screen)
+    assert [result.policy for result in results.values()] == ["oasis", "random", "full"]
+    assert "mode=fill" not in screen.file.getvalue()
 
 
 def test_the_packaged_settings_are_valid():
