@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from oasis.lab.flops import Shape, spent
+from oasis.lab.arguments import checkpointed
+from oasis.lab.config import RunConfig
+from oasis.lab.flops import Shape, Way, spent
 from oasis.lab.workspace import Workspace
 from oasis.names import IGNORED
 from oasis.policies import Policy
@@ -20,9 +22,10 @@ def accounts(
     workspace: Workspace,
     model: nn.Module,
     policy: Policy,
-    layer: str,
+    config: RunConfig,
+    scorer: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Amounts of a run with the given record, scored by the gradients of `layer`.
+    """Amounts of a run with the given record; `scorer`: the model that scored, if another.
 
     `tokens`: label tokens trained on. `score_flops`, `train_flops`: estimates (flops.py). `skew`:
     largest less smallest share selected of a task's candidates. `density` of the selected samples
@@ -44,8 +47,16 @@ def accounts(
         met = {number for event in selections for number in event["item"]}
         texts = {number: _amounts(workspace.items[number]) for number in sorted(met)}
         shape = Shape.of(model, workspace.prefix)
-        rows = validation_rows(policy)
-        scoring, training = spent(selections, texts, shape, policy.needs, rows, layer)
+        way = Way(
+            needs=frozenset(policy.needs),
+            validation=validation_rows(policy),
+            layer=config.layer,
+            depth=config.score_depth,
+            scorer=None if scorer is None else Shape.of(scorer),
+            checkpointed=checkpointed(config),
+            reused=config.reuse_forward,
+        )
+        scoring, training = spent(selections, texts, shape, way)
         result |= {"score_flops": scoring, "train_flops": training}
         if workspace.digest is None:  # a matter of research: further forwards of all texts
             space = workspace.feature_space(model)

@@ -98,6 +98,11 @@ def accumulation(config: RunConfig) -> int:
     return config.training.get("gradient_accumulation_steps", 1)
 
 
+def checkpointed(config: RunConfig) -> bool:
+    """Whether the backward pass runs the blocks again; transformers has two names for it."""
+    return any(config.training.get(f"{kind}_checkpointing") for kind in ("activation", "gradient"))
+
+
 def steps_of(config: RunConfig, batches: int) -> int:
     """Optimizer steps of so many candidate batches: with mode "fill" as many as the selected
     samples fill.

@@ -21,6 +21,7 @@ from oasis.lab.settings.errors import nearest
 from oasis.lab.settings.kinds import (
     MOST,
     FolderName,
+    ModelName,
     Must,
     Natural,
     Number,
@@ -32,7 +33,7 @@ from oasis.lab.settings.kinds import (
     Texts,
     one_of,
 )
-from oasis.lab.settings.selection import Selection
+from oasis.lab.settings.selection import Scoring, Selection
 
 NAME, FREE, SHARED = Scope.NAME, Scope.FREE, Scope.SHARED
 PER_TASK, VARIES, COLUMN = Scope.PER_TASK, Scope.VARIES, Scope.COLUMN
@@ -231,7 +232,7 @@ class Stream(Settings):
 class Model(Settings):
     """Model: what is trained, and where."""
 
-    model: Annotated[PathText, Must("'smollm2', a folder, or a name on the hub", bool)] = setting(
+    model: ModelName = setting(
         "smollm2", "The language model; smollm2 comes as a package.", SHARED | COLUMN
     )
     start: PathText | None = setting(
@@ -320,7 +321,7 @@ class Evaluation(Settings):
     )
 
 
-class RunConfig(Evaluation, Training, Model, Selection, Stream, Folder):
+class RunConfig(Evaluation, Training, Model, Scoring, Selection, Stream, Folder):
     """What `oasis train` runs. Every setting can be in the YAML file or given as `key=value`."""
 
     @model_validator(mode="before")

@@ -14,7 +14,9 @@ tokens:
   once more where the policy asks for the means of their own hidden states;
 - scoring: a forward; the head where the policy asks for what only logits give, and T_y^2 V for a
   Gram matrix (its symmetric half); for gradients of LoRA weights a backward, which for the Gram
-  matrix of the last block's ends there.
+  matrix of the last block's ends there;
+- activation checkpointing: the blocks with LoRA once more forward in each backward; where the
+  scoring forward is reused, that alone: the first forward of a training step is none.
 
 Norms, activations, soft-max, sketches, the optimizer and the selection itself are left out (below
 1 % in the models at hand), and so is evaluation.
@@ -23,7 +25,7 @@ Norms, activations, soft-max, sketches, the optimizer and the selection itself a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -93,6 +95,25 @@ class Shape:
         """The output head at `tokens` positions, forward."""
         return 2 * self.head * tokens
 
+    def down_to(self, depth: int | None) -> Shape:
+        """The sizes of the first `depth` blocks with the head; None: of all.
+
+        With cached blocks `depth` counts the others, as the model then has them.
+        """
+        if depth is None:
+            return self
+        run = self.frozen_blocks if self.cached else min(self.frozen_blocks, depth)
+        left = depth if self.cached else max(0, depth - self.frozen_blocks)
+        below, above = run / max(1, self.frozen_blocks), left / max(1, self.trained_blocks)
+        return replace(
+            self,
+            frozen_blocks=run,
+            frozen=round(below * self.frozen),
+            trained_blocks=left,
+            trained=round(above * self.trained),
+            lora=round(above * self.lora),
+        )
+
     def _products(self, rows: int, length: int) -> int:
         return 2 * (self.trained + self.lora) * rows * length
 
@@ -100,55 +121,77 @@ class Shape:
         return 4 * self.trained_blocks * self.attention * length * rows * length
 
 
+@dataclass(frozen=True)
+class Way:
+    """How a run scores and trains: `needs`, what the policy declares; `validation`, the further
+    rows that it scores in every batch; `layer`, the one whose gradients the Gram matrix is of;
+    `depth`, the blocks that scoring runs (None: all); `scorer`, the sizes of the model that scores
+    in place of the trained one; `checkpointed`, whether the backward runs the blocks again;
+    `reused`, whether training starts from the scoring forward.
+    """
+
+    needs: frozenset[str] = frozenset()
+    validation: int = 0
+    layer: str = "head"
+    depth: int | None = None
+    scorer: Shape | None = None
+    checkpointed: bool = False
+    reused: bool = False
+
+
 def spent(
     events: Iterable[Mapping],
     texts: Sequence[tuple[int, int, bytes]] | Mapping[int, tuple[int, int, bytes]],
     shape: Shape,
-    needs: Iterable[str],
-    validation: int = 0,
-    layer: str = "head",
+    way: Way,
 ) -> tuple[int, int]:
     """Operations of (scoring, training) of a run's selection events.
 
-    `texts[item]` is (tokens, label tokens, its identity) of each of the stream's examples, `needs`
-    what the policy declares, `validation` the further rows that it scores in every batch, `layer`
-    the one whose gradients the Gram matrix is of.
+    `texts[item]` is (tokens, label tokens, its identity) of each of the stream's examples.
     """
-    needs = set(needs)
+    needs = way.needs
+    scores = (way.scorer or shape).down_to(way.depth)
     scoring = training = 0
     met: set[bytes] = set()
+    met_in_scoring = met if way.scorer is None else set()
     averaged: set[bytes] = set()  # FrozenPrefix.block_means runs the blocks again
     for event in events:
         if event["type"] != "selection":
             continue
         items = [texts[item] for item in event["item"]]
         chosen = [text for text, kept in zip(items, event["selected"], strict=True) if kept]
+        left = set(event.get("unscored") or ())
+        scored = [text for row, text in enumerate(items) if row not in left]
         if needs:
-            scoring += _frozen(shape, items, met, validation)
-            scoring += _scoring(shape, items, needs, validation, layer)
-            if shape.cached and "features_multi" in needs:
-                scoring += _frozen(shape, items, averaged)
+            scoring += _frozen(scores, scored, met_in_scoring, way.validation)
+            scoring += _scoring(scores, scored, way)
+            if scores.cached and "features_multi" in needs:
+                scoring += _frozen(scores, scored, averaged)
         if chosen:
             rows, length, labels = _size(chosen)
-            training += _frozen(shape, chosen, met)
-            training += shape.forward(rows, length) + shape.backward(rows, length)
-            training += 2 * shape.logits(labels)
+            forward = shape.forward(rows, length)
+            again = forward if way.checkpointed else 0
+            training += 0 if way.reused else _frozen(shape, chosen, met) + forward
+            training += again + shape.backward(rows, length) + 2 * shape.logits(labels)
     return scoring, training
 
 
-def _scoring(shape: Shape, items: list, needs: set[str], validation: int, layer: str) -> int:
+def _scoring(shape: Shape, items: list, way: Way) -> int:
     rows, length, labels = _size(items)
-    labels += labels * validation // rows
-    rows += validation
+    needs = way.needs
+    labels += labels * way.validation // rows
+    rows += way.validation
     total = shape.forward(rows, length)
+    again = total if way.checkpointed else 0  # in a backward
     if needs & (HEAD | GRADS):
         total += shape.logits(labels)
-    if needs & GRAMS and layer == "head":
+    if needs & GRAMS and way.layer == "head":
         total += labels * labels * shape.vocabulary
-    if needs & GRAMS and layer == "last_block":
-        total += shape.backward(rows, length) // shape.trained_blocks + shape.logits(labels)
+    if needs & GRAMS and way.layer == "last_block":
+        of_one = (again + shape.backward(rows, length)) // shape.trained_blocks
+        total += of_one + shape.logits(labels)
     if needs & GRADS:
-        total += shape.backward(rows, length) + shape.logits(labels)
+        total += again + shape.backward(rows, length) + shape.logits(labels)
     return total
 
 

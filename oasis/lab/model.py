@@ -59,12 +59,14 @@ def load_reader(name: str) -> tuple[PreTrainedTokenizerBase, Any]:
     return processor.tokenizer, processor
 
 
-def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+def load_model(
+    name: str, device: torch.device, dtype: torch.dtype, setting: str = "model"
+) -> PreTrainedModel:
     """A causal language model, or a vision-language model, frozen and in eval mode; `name` as of
-    `load_tokenizer`.
+    `load_tokenizer`, which errors call `setting`.
     """
-    kind = AutoModelForImageTextToText if takes_images(name) else AutoModelForCausalLM
-    with _named(name):
+    kind = AutoModelForImageTextToText if takes_images(name, setting) else AutoModelForCausalLM
+    with _named(name, setting):
         model: PreTrainedModel = kind.from_pretrained(_source(name), dtype=dtype)
         # Its type is that of a function wrapped by functools, which says nothing of `self`.
         model = model.to(device)  # pyright: ignore[reportArgumentType]
@@ -72,9 +74,9 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
     return model.requires_grad_(False).eval()
 
 
-def takes_images(name: str) -> bool:
+def takes_images(name: str, setting: str = "model") -> bool:
     """Whether that is a vision-language model; reads no more than its configuration."""
-    with _named(name):
+    with _named(name, setting):
         config = AutoConfig.from_pretrained(_source(name))
     return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
@@ -84,7 +86,7 @@ def _source(name: str) -> str | Path:
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
+def _named(name: str, setting: str = "model") -> Iterator[None]:
     """Errors of transformers, which are ValueErrors where files are there but of no use, and
     ImportErrors where a processor needs a further library (torchvision for Qwen-VL's).
     """
@@ -97,11 +99,11 @@ def _named(name: str) -> Iterator[None]:
         if library is None:
             raise
         raise OSError(
-            f"model: {name} needs {library}, which is not installed: pip install {library}"
+            f"{setting}: {name} needs {library}, which is not installed: pip install {library}"
         ) from error
     except (OSError, ValueError) as error:
         raise OSError(
-            f"model: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
+            f"{setting}: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
             f"Hugging Face hub ({error})"
         ) from error
 

@@ -25,6 +25,8 @@ def check(config: RunConfig) -> None:
     """ValueError, naming the setting, for what this machine or this process does not have."""
     choose_dtype(config.dtype, choose_device(config.device))
     check_model(config.model)
+    if config.score_with is not None:
+        check_model(config.score_with, "score_with")
     check_start(config)
     check_tasks(config)
     if config.training:
@@ -62,19 +64,19 @@ def check_data(config: RunConfig) -> None:
     parts_of(settings)
 
 
-def check_model(name: str) -> None:
+def check_model(name: str, setting: str = "model") -> None:
     """A folder has a tokenizer, and what looks like a folder is one."""
     folder = Path(name)
     if folder.is_dir():
         if not any((folder / file).exists() for file in TOKENIZER_FILES):
             raise ValueError(
-                f"model: the folder {name} has no tokenizer ({', '.join(TOKENIZER_FILES[:3])}); "
-                "save one there with tokenizer.save_pretrained"
+                f"{setting}: the folder {name} has no tokenizer "
+                f"({', '.join(TOKENIZER_FILES[:3])}); save one there with tokenizer.save_pretrained"
             )
     elif os.path.isabs(name) or name.startswith(".") or name.count("/") > 1:
         raise ValueError(
-            f"model: no folder {name}; expected 'smollm2', a folder with a model, or a name on the "
-            "Hugging Face hub"
+            f"{setting}: no folder {name}; expected 'smollm2', a folder with a model, or a name on "
+            "the Hugging Face hub"
         )
 
 

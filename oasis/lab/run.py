@@ -199,6 +199,7 @@ def _run(
             callback.evaluate_early(model)
         else:
             _refuse_other_data(config, workspace, directory)
+        scorer = workspace.scorer(config)
         trainer = SelectionTrainer(
             model=model,
             args=arguments,
@@ -208,6 +209,11 @@ def _run(
             policy=policy,
             layer=config.layer,
             mode=config.mode,
+            reuse_forward=config.reuse_forward,
+            score_batch_size=config.score_batch_size,
+            score_depth=config.score_depth,
+            score_with=scorer,
+            rescore=config.rescore,
             on_event=_recorder(log, Labels(workspace.items, workspace.tokenizer, before)),
             task_names=workspace.names,
         )
@@ -226,7 +232,7 @@ def _run(
             record = read_events(directory / EVENTS)
             log.write(
                 {**end_of(workspace.names, record, sums),
-                 **accounts(record, workspace, model, policy, config.layer)}
+                 **accounts(record, workspace, model, policy, config, scorer)}
             )  # fmt: skip
             log.sync()
         return result_of(config, read_events(directory / EVENTS), **sums)

@@ -217,6 +217,15 @@ class Workspace:
             yield model
         finally:
             model.unload()
+            for module in self.base.modules():  # as transformers does it, by either of its names
+                if getattr(module, "gradient_checkpointing", False):
+                    module.gradient_checkpointing = False  # was the run's
+
+    def scorer(self, config: RunConfig) -> PreTrainedModel | None:
+        """The model beside the trained one that scores, where `config` names one."""
+        if config.score_with is None:
+            return None
+        return models.load_model(config.score_with, self.device, self.base.dtype, "score_with")
 
     @contextmanager
     def _untrained(self) -> Iterator[nn.Module]:

@@ -321,6 +321,8 @@ class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
             event["batch"] = self.selection_counts.batches - 1
             event["step"] = self.state.global_step + 1
             event["seconds"] = seconds
+            if self._selection.last is not None:  # a row without a label is not scored either
+                event["unscored"] = (label_tokens(signals) == 0).nonzero().flatten().tolist()
             self._on_event(event)
 
     # ---- checkpoints ----

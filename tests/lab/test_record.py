@@ -28,7 +28,7 @@ def finished(folder, policy: str = "oasis", **changes):
 
 def test_a_run_writes_what_the_types_say_and_nothing_else(tmp_path):
     """Strict, with no field beside: nothing is written that nobody can read, nor read unwritten."""
-    settings, result = finished(tmp_path, probes=[1])
+    settings, result = finished(tmp_path, probes=[1], rescore=0.5)
     strict = TypeAdapter(Event, config=ConfigDict(strict=True, extra="forbid"))
     lines = (settings.directory / "events.jsonl").read_text().splitlines()
     events = [strict.validate_json(line) for line in lines]

@@ -45,8 +45,8 @@ class Selection(TypedDict):
     candidate; `key`: where each comes from (file and line); `text`: how each begins, null where
     an earlier batch had it; `redundant`: of those that what they share with a pick has left out,
     the pick's place in the batch, the cosine of the two gradients, and the share of its
-    informativeness that was taken off; `tokens`: label tokens of all; `skipped`: candidates that
-    are not finite.
+    informativeness that was taken off; `unscored`: places of those that a run with `rescore` has
+    not scored again; `tokens`: label tokens of all; `skipped`: candidates that are not finite.
     """
 
     type: Literal["selection"]
@@ -57,6 +57,7 @@ class Selection(TypedDict):
     key: NotRequired[list[str]]
     text: NotRequired[list[str | None]]
     redundant: NotRequired[list[tuple[int, float, float] | None] | None]
+    unscored: NotRequired[list[int]]
     selected: list[bool]
     informativeness: list[Number] | None
     relative: list[Number] | None

@@ -87,6 +87,7 @@ PathText = Annotated[
     BeforeValidator(expand),
     Must("a path, `~` and `${NAME}` expanded"),
 ]
+ModelName = Annotated[PathText, Must("'smollm2', a folder, or a name on the hub", bool)]
 Texts = Annotated[
     list[Text],
     BeforeValidator(_items),

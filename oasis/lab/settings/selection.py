@@ -8,7 +8,16 @@ from pydantic import AfterValidator
 
 from oasis import policies
 from oasis.lab.settings.errors import nearest
-from oasis.lab.settings.kinds import Must, Seed, Share, Text, one_of
+from oasis.lab.settings.kinds import (
+    ModelName,
+    Must,
+    Number,
+    Positive,
+    Seed,
+    Share,
+    Text,
+    one_of,
+)
 from oasis.lab.settings.model import Scope, Settings, setting
 from oasis.train.names import LAYERS, MODES
 
@@ -51,4 +60,31 @@ class Selection(Settings):
         "Of the policy's draws, the order of arrival, the memory's draws and LoRA's first weights.",
         VARIES,
         "set `seeds`",
+    )
+
+
+class Scoring(Settings):
+    """Scoring: what it costs ([training.md](training.md))."""
+
+    reuse_forward: bool = setting(
+        False,
+        "With `training: {gradient_checkpointing: true}`, train on what the scoring forward has "
+        "already computed of the selected samples: the same losses, less to compute.",
+        VARIES,
+    )
+    score_batch_size: Positive | None = setting(
+        None, "Score sorted by length, so many at a time; null: all candidates at once.", VARIES
+    )
+    score_depth: Positive | None = setting(
+        None, "Score by the output of the first so many blocks; null: of all."
+    )
+    score_with: ModelName | None = setting(
+        None, "The model that scores, of the same tokenizer, frozen; null: the trained one."
+    )
+    rescore: (
+        Annotated[Number, Must("a number between 0 and 1", lambda share: 0 < share < 1)] | None
+    ) = setting(
+        None,
+        "Of the candidates of a batch that return, the share that is scored again, those with the "
+        "highest last scores; null: all.",
     )

@@ -1,0 +1,81 @@
+"""The settings of what scoring costs, in whole runs."""
+
+import pytest
+import tiny_text
+from tiny_text import NAMES, workspace
+
+from oasis.lab.config import RunConfig
+from oasis.lab.record.log import read_events
+from oasis.lab.run import run
+
+CHECKPOINTED = {"training": {"gradient_checkpointing": True}}
+
+
+def config(out, **changes):
+    settings = {
+        **{"out": str(out), "tasks": NAMES, "arrivals": [40, 24], "held_out": 8, "batch_size": 8},
+        **{"model": "tiny", "rank": 2, "device": "cpu", "dtype": "float32", "logging_steps": 0},
+    }
+    return RunConfig.from_mapping({**settings, **changes})
+
+
+def ran(settings):
+    run(settings, progress=False, workspace=workspace(settings))
+    events = read_events(settings.directory / "events.jsonl")
+    return events[-1], [event for event in events if event["type"] == "selection"]
+
+
+def test_the_scoring_forward_is_trained_on(tmp_path):
+    plain, chose = ran(config(tmp_path, name="plain", **CHECKPOINTED))
+    reused, as_well = ran(config(tmp_path, name="reused", reuse_forward=True, **CHECKPOINTED))
+    assert [e["selected"] for e in as_well] == [e["selected"] for e in chose]
+    assert reused["score_flops"] == plain["score_flops"]
+    assert reused["train_flops"] < 0.75 * plain["train_flops"]
+
+
+def test_checkpointing_is_counted_and_ends_with_its_run(tmp_path):
+    plain = config(tmp_path, name="plain")
+    shared = workspace(plain)
+    run(plain.replace(name="checkpointed", **CHECKPOINTED), progress=False, workspace=shared)
+    assert not any(getattr(m, "gradient_checkpointing", False) for m in shared.base.modules())
+    run(plain, progress=False, workspace=shared)
+    ends = [read_events(tmp_path / name / "events.jsonl")[-1] for name in ("checkpointed", "plain")]
+    assert ends[0]["train_flops"] > 1.2 * ends[1]["train_flops"]
+    assert ends[0]["score_flops"] == ends[1]["score_flops"]
+
+
+def test_returning_candidates_are_left_out(tmp_path):
+    every, _ = ran(config(tmp_path, name="every"))
+    fewer, events = ran(config(tmp_path, name="fewer", rescore=0.5))
+    left = [row for event in events for row in event["unscored"]]
+    assert left and all(not e["selected"][row] for e in events for row in e["unscored"])
+    assert fewer["score_flops"] < every["score_flops"]
+
+
+def test_another_model_scores(tmp_path):
+    folder = tmp_path / "small"
+    tiny_text.model(layers=1).save_pretrained(folder)
+    tiny_text.tokenizer().save_pretrained(folder)
+    ours, _ = ran(config(tmp_path, name="ours"))
+    beside, _ = ran(config(tmp_path, name="beside", score_with=str(folder)))
+    assert 0 < beside["score_flops"] < ours["score_flops"]
+
+
+def test_a_part_of_the_blocks_scores(tmp_path):
+    whole, _ = ran(config(tmp_path, name="whole"))
+    part, _ = ran(config(tmp_path, name="part", score_depth=1, score_batch_size=3))
+    assert part["score_flops"] < whole["score_flops"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rescore": 1.0}, "rescore: got 1.0, expected a number between 0 and 1 or null"),
+        ({"score_with": "./nowhere"}, "score_with: got './nowhere', expected 'smollm2', a folder"),
+        ({"reuse_forward": True}, "reuse_forward: got True without activation checkpointing"),
+    ],
+)
+def test_what_cannot_be(tmp_path, changes, message):
+    with pytest.raises((ValueError, OSError), match=message):
+        settings = config(tmp_path, **changes)
+        run(settings, progress=False, workspace=workspace(settings))
