@@ -84,9 +84,10 @@ def skew(selections: Iterable[Mapping], tasks: int) -> float | None:
     """Largest less smallest, over the tasks, share of a task's candidates that was selected."""
     chosen, met = Counter(), Counter()
     for event in selections:
-        for task, kept in zip(event["task"] or (), event["selected"], strict=False):
-            met[task] += 1
-            chosen[task] += kept
+        left = event.get("unscored", ())
+        for place, task in enumerate(event["task"] or ()):
+            met[task] += place not in left
+            chosen[task] += event["selected"][place]
     shares = [chosen[task] / met[task] for task in range(tasks) if met[task]]
     return max(shares) - min(shares) if shares else None
 

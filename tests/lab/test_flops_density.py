@@ -201,6 +201,8 @@ def test_skew_forgetting_and_transfer_by_hand():
     events = [{"task": [0, 0, 1, -1], "selected": [True, False, True, True]},
               {"task": [1, 1, 1, 0], "selected": [False, False, False, True]}]  # fmt: skip
     assert skew(events, 2) == pytest.approx(2 / 3 - 1 / 4)
+    events[1]["unscored"] = [0, 1]
+    assert skew(events, 2) == pytest.approx(2 / 3 - 1 / 2)
     assert skew([], 2) is None
     matrix = [{"a": 0.8}, {"a": 0.9, "b": 0.5}, {"a": 0.6, "b": 0.7, "c": 0.9}]
     assert forgetting(matrix, ["a", "b", "c"]) == pytest.approx(((0.9 - 0.6) + (0.5 - 0.7)) / 2)

@@ -6,6 +6,7 @@ from tiny_text import NAMES, workspace
 
 from oasis.lab.config import RunConfig
 from oasis.lab.record.log import read_events
+from oasis.lab.report.runs import Run
 from oasis.lab.run import run
 
 CHECKPOINTED = {"training": {"gradient_checkpointing": True}}
@@ -50,6 +51,10 @@ def test_returning_candidates_are_left_out(tmp_path):
     left = [row for event in events for row in event["unscored"]]
     assert left and all(not e["selected"][row] for e in events for row in e["unscored"])
     assert fewer["score_flops"] < every["score_flops"]
+    # They were no candidates: neither of the trainer's count nor of the report's.
+    loaded = Run.load(tmp_path / "fewer")
+    assert loaded.candidates == fewer["candidates"] == every["candidates"] - len(left)
+    assert sum(met for _, met in loaded.per_task()) == loaded.candidates
 
 
 def test_another_model_scores(tmp_path):

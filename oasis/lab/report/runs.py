@@ -32,10 +32,12 @@ class Batch:
     keys: list[str] = field(default_factory=list)  # where each comes from, where the record says it
     # Why it was left out: (place of the pick that it is redundant with, cosine, share taken off).
     redundant: list[tuple[int, float, float] | None] = field(default_factory=list)
+    # Places of rows that had been scored before, and were no candidates this time.
+    unscored: frozenset[int] = frozenset()
 
     @property
     def num_candidates(self) -> int:
-        return len(self.selected)
+        return len(self.selected) - len(self.unscored)
 
     @property
     def num_selected(self) -> int:
@@ -147,7 +149,10 @@ class Run:
         """(selected, candidates) of each task, in the order of `tasks`."""
         counts = [[0, 0] for _ in self.tasks]
         for batch in self.batches:
-            for task, selected in zip(batch.task, batch.selected, strict=False):
+            rows = zip(batch.task, batch.selected, strict=False)
+            for place, (task, selected) in enumerate(rows):
+                if place in batch.unscored:
+                    continue
                 if task is not None and 0 <= task < len(counts):
                     counts[task][0] += selected
                     counts[task][1] += 1
@@ -303,6 +308,7 @@ def _selection(run: Run, event: events.Selection) -> None:
         skipped=event["skipped"],
         keys=event.get("key", []),
         redundant=event.get("redundant") or [],
+        unscored=frozenset(event.get("unscored", ())),
     )
     run.texts |= {k: t for k, t in zip(batch.keys, event.get("text", ()), strict=False) if t}
     while run.batches and run.batches[-1].index >= batch.index:  # a resumed run repeats these

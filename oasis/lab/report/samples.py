@@ -109,6 +109,8 @@ def _samples(run: Run) -> list[Sample]:
         for place, score in enumerate(batch.relative or ()):
             if place >= len(batch.keys):
                 break
+            if place in batch.unscored:
+                continue
             key = batch.keys[place]
             sample = found.get(key)
             if sample is None:
