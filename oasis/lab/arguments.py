@@ -23,6 +23,8 @@ DEFAULTS = {
     "optim": "adamw_torch",
     "report_to": "none",
     "dataloader_pin_memory": False,
+    # Else accelerate cuts all tensors of a batch to as many rows as samples: patches of images too.
+    "accelerator_config": {"dispatch_batches": False},
 }
 
 

@@ -289,6 +289,19 @@ def test_a_vision_language_model_is_trained_by_one_command(folder, tmp_path, cap
     assert all("language_model" in name for name in config["target_modules"])
 
 
+def test_rows_of_several_images_are_trained_on_whole(folder, tmp_path):
+    """Accelerate would cut the images of a stream's batch to as many as it has samples."""
+    rows = tiny_vision_folder.shades(tmp_path, 40)
+    for row, other in zip(rows, tiny_vision_folder.shades(tmp_path, 40)[::-1], strict=True):
+        row["image"] = [row["image"], other["image"]]
+        row["conversations"][0]["value"] = "<image><image>\nfirst?"
+    (tmp_path / "pairs.json").write_text(json.dumps(rows))
+    data = ("--data", str(tmp_path / "pairs.json"))
+    assert cli.main(["train", f"out={tmp_path}", "--model", folder, *FAST, *data]) == 0
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    assert sum(event["type"] == "selection" for event in events) > 1 and events[-1]["type"] == "end"
+
+
 def test_rows_with_images_are_selected(folder, tmp_path, capsys):
     rows = tiny_folder.write_rows(tmp_path / "rows.jsonl", tiny_vision_folder.shades(tmp_path, 32))
     out = tmp_path / "kept.jsonl"

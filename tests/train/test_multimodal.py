@@ -279,6 +279,13 @@ def test_what_the_tokens_do_not_tell_is_refused(batch):
         count_images(batch, Config())
 
 
+def test_patches_that_a_loader_has_cut_are_missed():
+    """Of an iterable data set accelerate makes all tensors as long as there are samples."""
+    batch = batch_of((5, 0, 2), torch.zeros(3, 96), image_grid_thw=GRIDS)
+    with pytest.raises(ValueError, match="pixel_values: got 3 rows, expected 28.*dispatch_batches"):
+        count_images(batch, Config())
+
+
 def test_the_collator_may_count():
     batch = batch_of((6, 3), torch.arange(3.0)[:, None, None, None].expand(3, 3, 8, 8))
     batch["image_sizes"] = torch.ones(3, 2)

@@ -50,6 +50,10 @@ VIDEOS = Media(
 MEDIA = (IMAGES, VIDEOS)
 COUNT_KEYS = tuple(media.counts for media in MEDIA)
 MEDIA_KEYS = (*IMAGE_KEYS, *VIDEOS.keys)
+CUT = (
+    "of an iterable data set accelerate cuts all tensors of a batch to as many rows as samples, "
+    'unless the arguments have accelerator_config={"dispatch_batches": False}'
+)
 UNBROKEN = ("llava_next", "llava_onevision")  # models with the tokens of an image in one run
 
 
@@ -77,6 +81,7 @@ def _counted(batch: dict, config, media: Media) -> dict:
     given = batch.get(media.counts)
     if not _one_behind_another(batch, media):
         return {key: value for key, value in batch.items() if key != media.counts}
+    _check_whole(batch, media)
     if given is not None:
         _check(batch, given, media)
         return batch
@@ -100,7 +105,7 @@ def _counted(batch: dict, config, media: Media) -> dict:
             f"{media.pixels}: got {number} {media.what} for samples with {tokens.tolist()} tokens "
             "of them, which does not tell whose they are; expected the number of "
             f"{media.what} of each sample as batch[{media.counts!r}] [{len(tokens)}] (int64) from "
-            "the collator"
+            f"the collator; {CUT}"
         )
     return {**batch, media.counts: counts}
 
@@ -172,6 +177,18 @@ def _one_behind_another(batch: dict, media: Media) -> bool:
     if media is VIDEOS:
         return True
     return pixels.ndim == 4 or media.grid in batch or "image_sizes" in batch
+
+
+def _check_whole(batch: dict, media: Media) -> None:
+    """ValueError where there are not as many patches as the sizes say."""
+    if media.grid not in batch:
+        return
+    patches, rows = int(batch[media.grid].prod(dim=1).sum()), len(batch[media.pixels])
+    if patches != rows:
+        raise ValueError(
+            f"{media.pixels}: got {rows} rows, expected {patches}, one for each patch of "
+            f"{media.grid}; {CUT}"
+        )
 
 
 def _number(batch: dict, media: Media) -> int:
