@@ -1,8 +1,9 @@
 """`python -m bench [siren grad_gram head_gram ...]`: all by default.
 
 `python -m bench readings|redundancy CONFIG.yaml [key=value ...]`: measurements on a real training
-run; `python -m bench held_out_error RUN...`: on finished ones; `python -m bench stream_tables`: the
-tables of bench/streams again; `python -m bench rows`: memory of a million rows. See the modules.
+run; `python -m bench held_out_error|copies RUN...`: on finished ones; `python -m bench
+stream_tables`: the tables of bench/streams again; `python -m bench rows`: memory of a million rows.
+See the modules.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NAMES = (
     "reuse",
     "shallow",
 )
-ON_A_RUN = ("readings", "redundancy", "held_out_error")
+ON_A_RUN = ("readings", "redundancy", "held_out_error", "copies")
 ON_REQUEST = ("stream_tables", "rows")  # the first measures nothing, the second takes minutes
 
 
