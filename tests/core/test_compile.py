@@ -67,9 +67,10 @@ def test_from_a_gram_matrix_or_gradients(kind, preset, generator):
     assert_same_stream(mask, "aot_eager", oasis.Selector(0.5, preset=preset, seed=3), batches)
 
 
-def test_of_a_selector_that_remembers():
+@pytest.mark.parametrize("remember", [8, 64])
+def test_of_a_selector_that_remembers(remember):
     batches = [batch(seed) for seed in range(4)]
-    selector = oasis.Selector(0.5, seed=3, remember=8)
+    selector = oasis.Selector(0.5, seed=3, remember=remember)
     assert_same_stream(scored("ghost"), "aot_eager", selector, batches)
 
 

@@ -45,6 +45,30 @@ def test_each_training_begins_anew(tmp_path, name):
     assert trained(trainer, events) == first
 
 
+def test_trials_of_a_search_are_the_same_training(tmp_path):
+    """Of the same settings; before, each went on with the statistics of the one before."""
+    pytest.importorskip("optuna")
+    events = []
+    trainer = fresh(tmp_path, "oasis", events, Rows(9, seed=5))
+    found = []
+
+    def objective(metrics):
+        chosen = [event["selected"] for event in events if event["type"] == "selection"]
+        found.append((metrics["eval_loss"], chosen))
+        events.clear()
+        return metrics["eval_loss"]
+
+    best = trainer.hyperparameter_search(
+        hp_space=lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.01, 0.01)},
+        compute_objective=objective,
+        n_trials=3,
+        direction="minimize",
+        backend="optuna",
+    )
+    assert found[0] == found[1] == found[2] and best.objective == found[0][0]
+    assert len(found[0][1]) == 4 and any(map(any, found[0][1]))
+
+
 def test_each_training_tells_its_own_length(tmp_path):
     policy = policies.create("infobatch", 0.5, 3)
     trainer = fresh(tmp_path, policy, [])
