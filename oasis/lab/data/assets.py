@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -229,7 +231,9 @@ def language_model(*, notify: Notify = say) -> Path:
         gguf.write_bytes(content)
         del content
         converted = Path(folder) / "converted"
-        _convert(gguf, converted)
+        # Off a terminal the bar of transformers is carriage returns.
+        with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):
+            _convert(gguf, converted)
         digests = {path.name: _sha256(path) for path in converted.iterdir()}
         (converted / DIGESTS).write_text(json.dumps(digests), encoding="utf-8")
         try:
