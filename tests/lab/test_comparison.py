@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -300,3 +301,37 @@ def test_pngs_have_the_colours_of_the_light_page(tmp_path):
     recolour(figure)
     labels = [label.get_color() for label in figure.axes[0].get_xticklabels()]
     assert {"#5c656d"} == {to_hex(color) for color in labels}
+
+
+def free_text(folder: Path, label: str, policy: str, seed: int, loss: float) -> Path:
+    """A run on tasks in free text, judged by a held-out loss."""
+    path = cell(folder, label, policy, seed)
+    lines = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
+    for event in lines:
+        if event["type"] == "evaluation":
+            event |= {"accuracy": {}, "loss": dict.fromkeys(lines[0]["tasks"], loss)}
+    lines[-1] |= {"a_last": None, "a_avg": None, "loss": loss}
+    (path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_free_text_is_judged_by_its_loss(tmp_path):
+    losses = {"oasis": (1.1, 1.2, 1.15), "random": (1.5, 1.52, 1.4), "full": (1.0, 1.05, 0.9)}
+    runs = [
+        Run.load(free_text(tmp_path, name, name, seed, loss))
+        for name, own in losses.items()
+        for seed, loss in enumerate(own)
+    ]
+    found = {v.label: v for v in results.variants(runs)}
+    assert found["oasis"].mark("loss") == "best" and found["full"].mark("loss") == ""
+    test = found["random"].against_ours["loss"]
+    p = stats.ttest_ind(losses["oasis"], losses["random"], equal_var=False).pvalue
+    assert test.p == pytest.approx(p) and test.difference == pytest.approx(1.15 - 4.42 / 3)
+    assert found["random"].against_best["loss"].p == pytest.approx(p)
+    comparison.write(runs, tmp_path / "report.html")
+    frame = pd.read_csv(tmp_path / "results.csv")
+    assert frame.loc[frame.label == "full", "loss"].tolist() == list(losses["full"])
+    page = (tmp_path / "report.html").read_text()
+    assert "1.150 <small>held-out loss" in page and "A_last" not in page
+    assert page.index(">oasis</td>") < page.index(">random</td>")  # the lesser first
+    assert "\u22120.323" in page

@@ -17,6 +17,7 @@ from typing import Any
 from oasis.lab.compare.imports import load_modules
 from oasis.lab.compare.state import ERROR, FINISHED, note, state
 from oasis.lab.config import RunConfig
+from oasis.lab.metrics import loss_text
 from oasis.lab.record.lock import Busy, locked
 from oasis.lab.record.log import EVENTS, end_event
 from oasis.lab.settings import Scope, names
@@ -156,6 +157,8 @@ def summary(directory: Path) -> str:
         return ""
     known = (("A_last", end.get("a_last")), ("A_avg", end.get("a_avg")))
     parts = [f"{name} {100 * value:.1f} %" for name, value in known if value is not None]
+    if (loss := end.get("loss")) is not None:
+        parts.append(f"held-out {loss_text(loss)}")
     if candidates := end.get("candidates"):
         parts.append(f"{100 * end.get('selected', 0) / candidates:.2f} % selected")
     return ", ".join([*parts, f"{end['seconds']:.0f} s"])

@@ -108,13 +108,14 @@ def write(runs: Sequence[Run], out: str | Path, title: str | None = None) -> Pat
             continue
         cards.append(html.card(figure, f"f{index}-", heading, caption, wide=wide))
         _png(figure, out.parent / "figures" / f"{name}.png")
-    filters = {"points": points, "p_value": p_value, "decimals": decimals}
+    filters = {"points": points, "p_value": p_value, "decimals": decimals, "signed": signed}
     template = html.load_template("comparison.html.j2", **filters)
     page = template.render(
         title=title or "Policies compared",
         facts=html.facts(runs),
         tiles=tiles(found),
         bands=bands(found),
+        judged=[name for name in ("a_last", "loss") if any(v.values(name) for v in found)],
         note=seeds_note(found),
         bandwidth=next((v.mean("bandwidth") for v in found if v.values("bandwidth")), None),
         tables=tables(found),
@@ -141,18 +142,20 @@ def tiles(found: Sequence[Variant]) -> list[dict]:
     ratio, alike = max(draw.by_ratio(found), key=lambda pair: len(pair[1]))
     ours = ours_among([v for v in alike if v.ratio == ratio])
     look = draw.looks(alike)
-    shown = [v for v in alike if look[v.label].highlighted and v.values("a_last")]
+    judged = "a_last" if any(v.values("a_last") for v in alike) else "loss"
+    shown = [v for v in alike if look[v.label].highlighted and v.values(judged)]
     order = {groups.BLUE: 0, groups.VERMILLION: 1, groups.ORANGE: 2, groups.INK: 3}
     result = []
     for variant in sorted(shown, key=lambda v: order[look[v.label].color]):
         test = None
-        if ours is not None and variant is not ours and ours.values("a_last"):
-            test = results.welch(ours.values("a_last"), variant.values("a_last"))
+        if ours is not None and variant is not ours and ours.values(judged):
+            test = results.welch(ours.values(judged), variant.values(judged))
         result.append(
             {
                 "label": variant.label,
                 "color": html.VARIABLES[look[variant.label].color],
                 "a_last": variant.mean("a_last"),
+                "loss": variant.mean("loss"),
                 "ratio": variant.mean("realised_ratio"),
                 "difference": test.difference if test else None,
                 "p": test.p if test else None,
@@ -176,25 +179,32 @@ def bands(found: Sequence[Variant]) -> list[dict]:
             if own.get(name) != common.get(name):
                 title += f", {name} {own.get(name, results.DEFAULTS.get(name))}"
         lines = [line(v, ours) for v in alike]
-        lines.sort(key=lambda row: -(row["a_last"] or 0))
+        lines.sort(key=_rank)
         result.append({"title": title, "rows": lines})
     return result
 
 
+def _rank(row: dict[str, Any]) -> tuple[float, float]:
+    """Best first: by accuracy, and where there is none by loss."""
+    a_last, loss = row["a_last"], row["loss"]
+    return -(a_last or 0.0), float("inf") if loss is None else loss
+
+
 def line(variant: Variant, ours: Variant | None) -> dict[str, Any]:
     """One row of the main table."""
-    metrics = ("a_last", "a_avg", "selected", "realised_ratio", "forgetting", "density", "skew")
+    metrics = ("selected", "realised_ratio", "forgetting", "density", "skew")
     values: dict[str, Any] = {name: variant.mean(name) for name in metrics}
     kind = "ours" if variant is ours else variant.policy
     values |= {
         "label": variant.label,
         "seeds": variant.seeds,
         "kind": kind if kind in ("ours", "random", "full") else "",
-        "test": variant.against_ours.get("a_last"),
+        "test": variant.against_ours,
         "time": _relative(variant.work_seconds, ours and ours.work_seconds),
         "flops": _relative(variant.flops, ours and ours.flops),
     }
-    for name in ("a_last", "a_avg"):
+    for name in results.TESTED:
+        values |= {name: variant.mean(name)}
         values |= {f"{name}_sd": variant.deviation(name), f"{name}_mark": variant.mark(name)}
     return values
 
@@ -205,8 +215,9 @@ def _relative(value: float | None, whole: float | None) -> float | None:
 
 def tables(found: Sequence[Variant]) -> list[dict]:
     """Equal compute; ablations: components, single options of a policy, task orders; each where
-    there is one.
+    there is one, of variants that have an accuracy.
     """
+    found = [variant for variant in found if variant.values("a_last")]
     shown = (*compute_figure.tables(found), components(found), *options(found), orders(found))
     return [table for table in shown if table]
 
@@ -332,6 +343,11 @@ def seeds_note(found: Iterable[Variant]) -> str:
 def points(difference: float) -> str:
     """`+1.2`: percentage points with a sign."""
     return f"{100 * difference:+.1f}".replace("-", "\u2212")
+
+
+def signed(difference: float) -> str:
+    """`+0.012`: nats with a sign."""
+    return f"{difference:+.3f}".replace("-", "\u2212")
 
 
 def p_value(p: float) -> str:

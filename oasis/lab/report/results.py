@@ -28,11 +28,14 @@ LEVEL = 0.05
 ROUNDING = 1e-9  # relative; accuracies are shares of far fewer examples
 # Columns of the table that are measured, beside those that say which run it is.
 METRICS = (
-    *("a_last", "a_last_macro", "a_last_micro", "a_avg", "forgetting", "backward_transfer"),
+    *("a_last", "a_last_macro", "a_last_micro", "a_avg", "loss"),
+    *("forgetting", "backward_transfer"),
     *("candidates", "selected", "realised_ratio", "tokens", "seconds", "score_seconds"),
     *("train_seconds", "evaluation_seconds", "score_flops", "train_flops", "density"),
     *("bandwidth", "skew"),
 )
+# Those that variants are tested by, and whether more of it is better.
+TESTED = {"a_last": True, "a_avg": True, "loss": False}
 DEFAULT_PRESET = inspect.signature(Selector).parameters["preset"].default
 
 
@@ -198,7 +201,7 @@ def variants(runs: Iterable[Run]) -> list[Variant]:
         for (label, ratio, order), group in members.items()
     ]
     for alike in comparable([v for v in found if v.policy != "full"]):
-        for metric in ("a_last", "a_avg"):
+        for metric in TESTED:
             _test_alike(alike, metric)
     for variant in found:  # full training stands beside every ratio; ours of its own order
         if variant.policy == "full":
@@ -275,7 +278,8 @@ def _test_alike(alike: Sequence[Variant], metric: str) -> None:
     scored = [variant for variant in alike if variant.values(metric)]
     if not scored:
         return
-    best = max(scored, key=lambda variant: variant.known(metric))
+    pick = max if TESTED[metric] else min
+    best = pick(scored, key=lambda variant: variant.known(metric))
     ours = ours_among(scored)
     for variant in scored:
         variant.best[metric] = variant is best
@@ -288,7 +292,7 @@ def _test_alike(alike: Sequence[Variant], metric: str) -> None:
 def _against_ours(variant: Variant, found: Sequence[Variant]) -> None:
     ours = ours_at_most(found, variant.order, variant.settings)
     if ours is not None:
-        for metric in ("a_last", "a_avg"):
+        for metric in TESTED:
             if variant.values(metric) and ours.values(metric):
                 test = welch(ours.values(metric), variant.values(metric))
                 variant.against_ours[metric] = test
@@ -316,7 +320,7 @@ def summary(found: Sequence[Variant]) -> dict[str, Any]:
         for metric in METRICS:
             deviation = variant.deviation(metric)
             line[metric] = {"mean": variant.mean(metric), "sd": deviation}
-        for metric in ("a_last", "a_avg"):
+        for metric in TESTED:
             line[metric] |= {
                 "mark": variant.mark(metric),
                 "against_best": test(variant.against_best.get(metric)),
