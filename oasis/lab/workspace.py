@@ -219,7 +219,7 @@ class Workspace:
             model.unload()
             for module in self.base.modules():  # as transformers does it, by either of its names
                 if getattr(module, "gradient_checkpointing", False):
-                    module.gradient_checkpointing = False  # was the run's
+                    vars(module)["gradient_checkpointing"] = False  # was the run's
 
     def scorer(self, config: RunConfig) -> PreTrainedModel | None:
         """The model beside the trained one that scores, where `config` names one."""
