@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from oasis import policies
-from oasis.lab.arguments import plan
+from oasis.lab.arguments import plan, training_arguments
 from oasis.lab.config import RunConfig
+from oasis.lab.trainer import check_trainer
 from oasis.lab.workspace import Workspace
 from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.subbatch import right_padded, take
@@ -32,8 +33,12 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
     yield from workspace.said
     stream = workspace.stream(config)
     planned = plan(config, stream)
+    cpu = workspace.device.type == "cpu"
+    arguments = training_arguments(config, planned.steps, cpu=cpu, progress=False)
+    check_trainer(config, workspace, policy, stream, arguments)
     ratio = 1.0 if config.policy == "full" else config.ratio
     candidates = planned.batches * config.batch_size
+    at_most = "" if config.rescore is None else "at most "  # those that return may be left out
     if config.epochs is not None:  # the last batch of an epoch is shorter
         candidates = min(candidates, config.epochs * sum(map(len, workspace.arrivals)))
     for task, end in zip(workspace.tasks, planned.boundaries, strict=True):
@@ -42,8 +47,9 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
             f"{task.name}: until step {end}, judged by {judged} on {len(task.test)} held-out rows"
         )
     yield (
-        f"{planned.steps} steps, {candidates} candidates in batches of {config.batch_size}, about "
-        f"{int(ratio * candidates)} samples trained on (policy {config.policy}, ratio {ratio:g})"
+        f"{planned.steps} steps, {at_most}{candidates} candidates in batches of "
+        f"{config.batch_size}, about {int(ratio * candidates)} samples trained on "
+        f"(policy {config.policy}, ratio {ratio:g})"
     )
     with workspace.lora(config) as model:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -96,14 +96,10 @@ class Shape:
         return 2 * self.head * tokens
 
     def down_to(self, depth: int | None) -> Shape:
-        """The sizes of the first `depth` blocks with the head; None: of all.
-
-        With cached blocks `depth` counts the others, as the model then has them.
-        """
+        """The sizes of the first `depth` blocks with the head; None: of all."""
         if depth is None:
             return self
-        run = self.frozen_blocks if self.cached else min(self.frozen_blocks, depth)
-        left = depth if self.cached else max(0, depth - self.frozen_blocks)
+        run, left = min(self.frozen_blocks, depth), max(0, depth - self.frozen_blocks)
         below, above = run / max(1, self.frozen_blocks), left / max(1, self.trained_blocks)
         return replace(
             self,

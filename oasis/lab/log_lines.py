@@ -20,7 +20,7 @@ def _parts(logs: Mapping[str, Any]) -> Iterator[str]:
     if "loss" in logs:
         yield f"loss {float(logs['loss']):.3f}"
     if logs.get("candidates"):
-        taken = f"trained on {logs['selected']} of {logs['candidates']}"
+        taken = f"selected {logs['selected']} of {logs['candidates']}"
         yield f"{taken} ({100 * float(logs['ratio']):.2f} %)"
     if "scoring_share" in logs:
         yield f"scoring {100 * float(logs['scoring_share']):.0f} % of the time"

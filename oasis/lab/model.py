@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -101,7 +102,7 @@ def _named(name: str, setting: str = "model") -> Iterator[None]:
         raise OSError(
             f"{setting}: {name} needs {library}, which is not installed: pip install {library}"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise OSError(
             f"{setting}: got {name!r}, expected 'smollm2', a folder with a model, or a name on the "
             f"Hugging Face hub ({error})"

@@ -13,6 +13,7 @@ from oasis.lab.data.own.scenario import parts_of
 from oasis.lab.device import choose_device, choose_dtype
 from oasis.lab.record import manifest
 from oasis.lab.record.log import ADAPTER, CONFIG
+from oasis.lab.settings.selection import Scoring
 
 # A folder with a tokenizer has one of them; whether it is a good one shows when it is loaded.
 TOKENIZER_FILES = (
@@ -34,9 +35,23 @@ def check(config: RunConfig) -> None:
 
         arguments.check(config)
     try:
-        policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
+        policy = policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"policy_options: {error}") from error
+    if not policy.needs:
+        check_scores_nothing(config)
+
+
+def check_scores_nothing(config: RunConfig) -> None:
+    """No setting is there for the scoring of a policy that does none. (What else the trainer
+    refuses it says itself, `oasis.lab.trainer.check_trainer`: for that there has to be a model.)
+    """
+    for name, field in Scoring.model_fields.items():
+        if (value := getattr(config, name)) != field.default:
+            raise ValueError(
+                f"{name}: got {value!r}, but the policy {config.policy!r} scores nothing; in a "
+                "comparison set it in the `run` of the policies that do"
+            )
 
 
 def check_tasks(config: RunConfig) -> None:

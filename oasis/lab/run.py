@@ -32,8 +32,8 @@ from oasis.lab.record.events import VERSION, Evaluation, Measures, Number
 from oasis.lab.record.lock import locked, refuse_busy
 from oasis.lab.record.log import ADAPTER, CONFIG, EVENTS, EventLog, end_event, read_events
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
+from oasis.lab.trainer import check_trainer, trainer_of
 from oasis.lab.workspace import Measured, Workspace
-from oasis.train import SelectionTrainer
 from oasis.train.models import forward_parameters
 
 
@@ -163,6 +163,7 @@ def run(
     planned = plan(config, stream)
     cpu = workspace.device.type == "cpu"
     arguments = training_arguments(config, planned.steps, cpu=cpu, progress=progress)
+    check_trainer(config, workspace, policy, stream, arguments)
     with locked(config.directory):
         clean(config.directory)  # of what a kill left
         try:
@@ -199,24 +200,8 @@ def _run(
             callback.evaluate_early(model)
         else:
             _refuse_other_data(config, workspace, directory)
-        scorer = workspace.scorer(config)
-        trainer = SelectionTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=stream,
-            data_collator=workspace.collator,
-            processing_class=workspace.tokenizer,
-            policy=policy,
-            layer=config.layer,
-            mode=config.mode,
-            reuse_forward=config.reuse_forward,
-            score_batch_size=config.score_batch_size,
-            score_depth=config.score_depth,
-            score_with=scorer,
-            rescore=config.rescore,
-            on_event=_recorder(log, Labels(workspace.items, workspace.tokenizer, before)),
-            task_names=workspace.names,
-        )
+        on_event = _recorder(log, Labels(workspace.items, workspace.tokenizer, before))
+        trainer = trainer_of(config, workspace, model, policy, stream, arguments, on_event)
         trainer.add_callback(callback)
         log_lines.install(trainer, progress)
         if checkpoint and checkpoint.step >= min(steps, config.stop_after or steps):
@@ -232,7 +217,7 @@ def _run(
             record = read_events(directory / EVENTS)
             log.write(
                 {**end_of(workspace.names, record, sums),
-                 **accounts(record, workspace, model, policy, config, scorer)}
+                 **accounts(record, workspace, model, policy, config, trainer.score_with)}
             )  # fmt: skip
             log.sync()
         return result_of(config, read_events(directory / EVENTS), **sums)

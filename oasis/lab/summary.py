@@ -21,5 +21,9 @@ def summary(result: RunResult) -> Iterator[str]:
             yield f"{name}: held-out {start}{loss_text(after)} at the end"
         if result.a_last is not None and result.a_avg is not None:
             yield f"A_last {100 * result.a_last:.1f} %, A_avg {100 * result.a_avg:.1f} %"
-    taken = f"trained on {result.selected} of {result.candidates} samples"
-    yield f"{taken} ({100 * result.ratio:.2f} %) in {result.seconds:.0f} s"
+    taken = f"trained on {result.trained} of {result.candidates} samples"
+    if result.trained == result.selected:
+        yield f"{taken} ({100 * result.ratio:.2f} %) in {result.seconds:.0f} s"
+    else:  # mode "fill"
+        waited = result.selected - result.trained
+        yield f"{taken} in {result.seconds:.0f} s; {waited} selected ones still waited for more"

@@ -151,6 +151,7 @@ class Workspace:
             )
         self._feature_space: FeatureSpace | None = None
         self._zero_shot: dict[str, Measured] = {}
+        self._scorers: dict[str, PreTrainedModel] = {}  # by name, the last one alone
         self.zero_shot_seconds = 0.0
 
     @property
@@ -223,9 +224,13 @@ class Workspace:
 
     def scorer(self, config: RunConfig) -> PreTrainedModel | None:
         """The model beside the trained one that scores, where `config` names one."""
-        if config.score_with is None:
+        name = config.score_with
+        if name is None:
             return None
-        return models.load_model(config.score_with, self.device, self.base.dtype, "score_with")
+        if name not in self._scorers:
+            found = models.load_model(name, self.device, self.base.dtype, "score_with")
+            self._scorers = {name: found}
+        return self._scorers[name]
 
     @contextmanager
     def _untrained(self) -> Iterator[nn.Module]:

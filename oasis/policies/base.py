@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -272,7 +273,17 @@ def create(name: str, ratio: float = 0.25, seed: int = 0, **options: Any) -> Pol
 
     Raises:
         ValueError: unknown name, or a ratio out of range.
+        TypeError: an option that the policy does not have.
     """
     if name not in _FACTORIES:
         raise ValueError(f"name: got {name!r}, expected one of {', '.join(names())}")
+    known = inspect.signature(_FACTORIES[name]).parameters
+    if not any(one.kind is one.VAR_KEYWORD for one in known.values()):
+        own = [option for option in known if option not in ("ratio", "seed")]
+        for option in options:
+            if option not in own:
+                raise TypeError(
+                    f"{option}: unknown option of {name!r}, expected "
+                    f"{', '.join(own) or 'none: it has no options'}"
+                )
     return _FACTORIES[name](ratio=ratio, seed=seed, **options)

@@ -98,7 +98,7 @@ def test_off_a_terminal_nothing_rewrites_its_line(rows, tmp_path, monkeypatch, c
     assert "\r" not in out + err and ("trained on" in out or "kept" in out)
     assert "{" not in out, "a dict of the Trainer's"
     if command == "train":
-        said = r"step 4/5: loss \d+\.\d+, trained on \d+ of 32 \(\d+\.\d\d %\), scoring"
+        said = r"step 4/5: loss \d+\.\d+, selected \d+ of 32 \(\d+\.\d\d %\), scoring"
         assert re.search(said, out)
 
 

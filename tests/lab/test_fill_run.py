@@ -6,6 +6,7 @@ from tiny_text import NAMES, workspace
 from oasis.lab.config import RunConfig
 from oasis.lab.record.log import read_events
 from oasis.lab.run import run
+from oasis.lab.summary import summary
 
 
 def config(out, **changes):
@@ -34,6 +35,18 @@ def test_every_step_trains_on_a_full_batch(tmp_path):
     assert found == [(0, -1), (2, 0), (4, 1)]
     chosen = sum(sum(e["selected"]) for e in events if e["type"] == "selection")
     assert chosen == result.selected >= 32
+
+
+def test_what_still_waits_is_not_said_to_be_trained_on(tmp_path):
+    settings = config(tmp_path, ratio=0.7)
+    result = run(settings, progress=False, workspace=workspace(settings))
+    steps = [event for event in events_of(settings) if event["type"] == "step"]
+    assert result.trained == sum(step["samples"] for step in steps) == 8 * len(steps)
+    waited = result.selected - result.trained
+    assert 0 < waited < 8
+    said = list(summary(result))[-1]
+    assert said.startswith(f"trained on {result.trained} of {result.candidates} samples in")
+    assert said.endswith(f"{waited} selected ones still waited for more")
 
 
 def test_a_run_that_stops_in_a_filling_goes_on_to_what_it_would_have_been(tmp_path):

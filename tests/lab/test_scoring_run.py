@@ -4,7 +4,9 @@ import pytest
 import tiny_text
 from tiny_text import NAMES, workspace
 
+from oasis.lab import preflight
 from oasis.lab.config import RunConfig
+from oasis.lab.dry_run import dry_run
 from oasis.lab.record.log import read_events
 from oasis.lab.report.runs import Run
 from oasis.lab.run import run
@@ -83,4 +85,31 @@ def test_a_part_of_the_blocks_scores(tmp_path):
 def test_what_cannot_be(tmp_path, changes, message):
     with pytest.raises((ValueError, OSError), match=message):
         settings = config(tmp_path, **changes)
+        run(settings, progress=False, workspace=workspace(settings))
+    assert not (tmp_path / "run").exists()  # for the next one to go on with
+
+
+def test_a_dry_run_refuses_what_the_run_does(tmp_path):
+    settings = config(tmp_path, reuse_forward=True, mode="fill", **CHECKPOINTED)
+    with pytest.raises(ValueError, match="reuse_forward: got True with mode='fill'"):
+        list(dry_run(settings, workspace(settings)))
+    settings = config(tmp_path, reuse_forward=True, **CHECKPOINTED)
+    assert any("8 steps" in line for line in dry_run(settings, workspace(settings)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_that_scores_nothing_is_refused_before_all_else():
+    message = "rescore: got 0.5, but the policy 'random' scores nothing; in a comparison set it in"
+    with pytest.raises(ValueError, match=message):
+        preflight.check(RunConfig(policy="random", rescore=0.5))
+
+
+def test_damaged_weights_are_named(tmp_path):
+    folder = tmp_path / "small"
+    tiny_text.model(layers=1).save_pretrained(folder)
+    tiny_text.tokenizer().save_pretrained(folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:200])
+    settings = config(tmp_path, score_with=str(folder))
+    with pytest.raises(OSError, match="score_with: got .*small"):
         run(settings, progress=False, workspace=workspace(settings))

@@ -143,7 +143,8 @@ def test_settings_do_not_change_once_checked():
 
 def test_the_reference_has_the_parts_of_a_run():
     titles = [title.partition(":")[0] for title, _ in sections(RunConfig)]
-    assert titles == ["Run folder", "Stream", "Selection", "Model", "Training", "Evaluation"]
+    choosing = ["Selection", "Scoring"]
+    assert titles == ["Run folder", "Stream", *choosing, "Model", "Training", "Evaluation"]
     said = " ".join(text(RunConfig).split())
     assert takes(RunConfig.model_fields["training"]) in said and "Takes true or false." in said
 

@@ -76,6 +76,12 @@ def test_a_task_boundary_inside_a_batch(name, tmp_path):
         assert selected == 319 if name == "full" else 90 <= selected <= 95
 
 
+@pytest.mark.parametrize("name", policies.names())
+def test_an_option_that_there_is_none_of_is_named(name):
+    with pytest.raises(TypeError, match=r"^rubbish: unknown option of .*, expected \w+"):
+        policies.create(name, 0.25, rubbish=1)
+
+
 @pytest.mark.parametrize("name", [n for n in policies.names() if n != "full"])  # has no ratio
 def test_a_state_of_another_ratio_is_refused(name):
     saved = policies.create(name, 0.5)

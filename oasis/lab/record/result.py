@@ -18,10 +18,12 @@ class RunResult:
     """Outcome of a run. `seconds` is wall-clock time without loading and zero-shot evaluation.
 
     `history[k]` holds the accuracies at the end of task k, `losses` the held-out losses of the
-    tasks in free text before training and at the end of each task. `forward_seconds` is the mean
-    time of a plain forward with loss of one candidate batch, None where it was not measured. A run
-    that was stopped early is not `finished` and has None for `a_last`, `a_avg` and `loss` (the mean
-    over the tasks in free text of the held-out loss at the end, None where there are none).
+    tasks in free text before training and at the end of each task. `trained`: samples of the
+    optimizer steps, fewer than `selected` where with mode "fill" some still waited at the end.
+    `forward_seconds` is the mean time of a plain forward with loss of one candidate batch, None
+    where it was not measured. A run that was stopped early is not `finished` and has None for
+    `a_last`, `a_avg` and `loss` (the mean over the tasks in free text of the held-out loss at the
+    end, None where there are none).
     """
 
     directory: Path
@@ -36,6 +38,7 @@ class RunResult:
     loss: float | None = None
     candidates: int = 0
     selected: int = 0
+    trained: int = 0
     seconds: float = 0.0
     score_seconds: float = 0.0
     train_seconds: float = 0.0
@@ -77,6 +80,7 @@ def result_of(config: RunConfig, events: Sequence[Event], **sums: Any) -> RunRes
         zero_shot=_accuracies(events)[-1],
         history=_history(events),
         losses=_losses(events),
+        trained=sum(event["samples"] for event in events if event["type"] == "step"),
         **{**_parts(events), **sums, **{k: v for k, v in end.items() if k in names}},
     )
 

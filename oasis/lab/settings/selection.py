@@ -64,7 +64,7 @@ class Selection(Settings):
 
 
 class Scoring(Settings):
-    """Scoring: what it costs ([training.md](training.md))."""
+    """Scoring: what it costs."""
 
     reuse_forward: bool = setting(
         False,

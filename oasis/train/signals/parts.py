@@ -161,9 +161,11 @@ def check_cheaper(
     blocks = all_blocks(model)
     lowest = 1 + sum(isinstance(block, Skip) for block in blocks)
     if not lowest <= depth < len(blocks):
+        several = f"{lowest} to {len(blocks) - 1}" if lowest < len(blocks) else "None, not one"
+        cached = f", the first {lowest - 1} of which are cached" if lowest > 1 else ""
         raise ValueError(
-            f"score_depth: got {depth}, expected {lowest} to {len(blocks) - 1} of the "
-            f"{len(blocks)} blocks of {type(base_model(model)).__name__}"
+            f"score_depth: got {depth}, expected {several} of the {len(blocks)} blocks of "
+            f"{type(base_model(model)).__name__}{cached}"
         )
 
 

@@ -1,0 +1,59 @@
+"""The trainer of a run, and whether there can be one."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable
+
+from torch import nn
+from transformers import TrainingArguments
+
+from oasis.lab.config import RunConfig
+from oasis.lab.data.stream import Stream
+from oasis.lab.workspace import Workspace
+from oasis.policies import Policy
+from oasis.train import SelectionTrainer
+
+
+def trainer_of(
+    config: RunConfig,
+    workspace: Workspace,
+    model: nn.Module,
+    policy: Policy,
+    stream: Stream,
+    arguments: TrainingArguments,
+    on_event: Callable[[dict], None] | None = None,
+) -> SelectionTrainer:
+    """The trainer of a run on `model`, with LoRA; ValueError, naming it, for what it cannot do."""
+    return SelectionTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=stream,
+        data_collator=workspace.collator,
+        processing_class=workspace.tokenizer,
+        policy=policy,
+        layer=config.layer,
+        mode=config.mode,
+        reuse_forward=config.reuse_forward,
+        score_batch_size=config.score_batch_size,
+        score_depth=config.score_depth,
+        score_with=workspace.scorer(config),
+        rescore=config.rescore,
+        on_event=on_event,
+        task_names=workspace.names,
+    )
+
+
+def check_trainer(
+    config: RunConfig,
+    workspace: Workspace,
+    policy: Policy,
+    stream: Stream,
+    arguments: TrainingArguments,
+) -> None:
+    """The errors of `trainer_of`, before anything is measured or written."""
+    elsewhere = copy.copy(arguments)
+    with tempfile.TemporaryDirectory() as folder, workspace.lora(config) as model:
+        elsewhere.output_dir = folder  # is made
+        trainer_of(config, workspace, model, policy, stream, elsewhere)
