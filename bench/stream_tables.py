@@ -4,7 +4,8 @@
 ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours.
 Where there are several ratios, and ours, also what ours is above each rival in the mean over pairs
 of the same ratio and seed (the same stream in the same order), with its standard error and the
-paired t-test. Of wild.csv it draws results/accuracy.png. The columns are those of `oasis compare`.
+paired t-test; of free text, held-out losses. Of wild.csv it draws results/accuracy.png. The columns
+are those of `oasis compare`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ HEADER = [
     *("realised", "density", "skew"),
 ]
 PAIRED = ["ours minus", "pairs", "A_last", "p", "A_avg", "p"]
+LOSS = ["policy", "samples", "loss", "of each seed", "ours minus this", "p (paired)", "TFLOP"]
 COST = ["policy", "scoring", "training", "time", "FLOPs"]
 
 
@@ -76,6 +78,30 @@ def paired(rows: pd.DataFrame) -> list[list[str]]:
     return lines
 
 
+def losses(rows: pd.DataFrame) -> list[list[str]]:
+    """Held-out losses of free text, the least first, and what ours has less, paired by seed."""
+    flops = rows.assign(flops=(rows.score_flops + rows.train_flops) / 1e12)
+    groups = {k: g.set_index("seed").sort_index() for k, g in flops.groupby(["label", "ratio"])}
+    ours = next(group for (label, _), group in groups.items() if label == OURS)
+    lines = []
+    for (label, ratio), group in sorted(groups.items(), key=lambda pair: pair[1].loss.mean()):
+        less = (ours.loss - group.loss).dropna()
+        tested = label != OURS and len(less) > 1
+        half = stats.t.ppf(0.975, max(1, len(less) - 1)) * less.sem() if tested else 0.0
+        lines.append(
+            [
+                f"**{label}**" if label == OURS else label,
+                f"{100 * ratio:g} %",
+                f"{group.loss.mean():.3f}",
+                ", ".join(f"{value:.3f}" for value in group.loss),
+                f"{less.mean():+.3f} +- {half:.3f}" if tested else "",
+                p_value(stats.ttest_1samp(less, 0).pvalue) if tested else "",
+                f"{group.flops.mean():.1f}",
+            ]
+        )
+    return lines
+
+
 def cost(rows: pd.DataFrame) -> list[list[str]]:
     """Seconds of scoring and training, and both relative to ours; FLOPs relative to ours."""
     lines = []
@@ -106,6 +132,9 @@ def run() -> None:
         rows = pd.read_csv(path)
         if path.stem == "cost":
             table("cost, ours = 1", COST, cost(rows))
+            continue
+        if rows.a_last.isna().all():
+            table(f"{path.stem}, held-out loss in nats", LOSS, losses(rows))
             continue
         found = variants(rows)
         for order in dict.fromkeys(v.order for v in found):
