@@ -15,9 +15,9 @@ import warnings
 from pathlib import Path
 
 import torch
-from scipy import stats
 from torch import nn
 
+from bench.ranks import agreement
 from bench.timing import table
 from oasis.lab import model as models
 from oasis.lab.config import RunConfig
@@ -87,15 +87,9 @@ def scores(model: nn.Module, batches: list[dict]) -> tuple[list[torch.Tensor], l
     return [one["gram"].diagonal() for one in found], [one["loss"] for one in found]
 
 
-def agreement(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> list[str]:
-    """Mean rank correlation inside a batch, and the share of its top quarter that both have."""
-    pairs = list(zip(ours, theirs, strict=True))
-    ranks = [stats.spearmanr(a.numpy(), b.numpy()).statistic for a, b in pairs]
-    both = [
-        len(set(a.topk(QUARTER).indices.tolist()) & set(b.topk(QUARTER).indices.tolist()))
-        for a, b in pairs
-    ]
-    return [f"{sum(ranks) / len(ranks):.3f}", f"{sum(both) / len(both) / QUARTER:.2f}"]
+def _cells(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> list[str]:
+    rank, shared = agreement(list(zip(ours, theirs, strict=True)), QUARTER)
+    return [f"{rank:.3f}", f"{shared:.2f}"]
 
 
 def main(runs: list[str]) -> None:
@@ -124,7 +118,7 @@ def main(runs: list[str]) -> None:
             start = time.perf_counter()
             own = scores(made, batches)
             taken = time.perf_counter() - start
-            cells = [*agreement(own[0], norms), *agreement(own[1], losses)]
+            cells = [*_cells(own[0], norms), *_cells(own[1], losses)]
             body.append([folder.name, kind, *cells, f"{taken / whole:.2f}"])
     header = ["run", "copy", "by norm", "top quarter", "by loss", "top quarter", "time"]
     table("Scores by a copy, against the trained model in float32", header, body)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 
 import torch
-from scipy import stats
 
+from bench.ranks import agreement
 from bench.timing import table
 from oasis.lab import model as models
 from oasis.lab.data import tasks
@@ -83,11 +83,6 @@ def run() -> None:
 
 def _row(name: str, depth: int, found: list[dict], total: int) -> list[str]:
     pairs = [(scores[depth], scores[total]) for scores in found]
-    ranks = [stats.spearmanr(a.numpy(), b.numpy()).statistic for a, b in pairs]
-    quarter = ROWS // 4
-    shared = [
-        len(set(a.topk(quarter).indices.tolist()) & set(b.topk(quarter).indices.tolist()))
-        for a, b in pairs
-    ]
-    means = f"{sum(ranks) / len(ranks):.2f}", f"{sum(shared) / len(shared) / quarter:.2f}"
+    rank, shared = agreement(pairs, ROWS // 4)
+    means = f"{rank:.2f}", f"{shared:.2f}"
     return [name, f"{depth} of {total}", f"{depth / total:.2f}", *means]

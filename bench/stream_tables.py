@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
+from bench.frozen.tables import paired_difference
 from bench.timing import table
 from oasis.lab.report.comparison import p_value
 from oasis.lab.report.comparison_figures import accuracy_ranking, by_ratio
@@ -79,23 +80,25 @@ def paired(rows: pd.DataFrame) -> list[list[str]]:
 
 
 def losses(rows: pd.DataFrame) -> list[list[str]]:
-    """Held-out losses of free text, the least first, and what ours has less, paired by seed."""
+    """Held-out losses of free text, the least first, and what ours has more, paired by seed."""
     flops = rows.assign(flops=(rows.score_flops + rows.train_flops) / 1e12)
     groups = {k: g.set_index("seed").sort_index() for k, g in flops.groupby(["label", "ratio"])}
-    ours = next(group for (label, _), group in groups.items() if label == OURS)
+    of_seed = {k: {seed: (loss,) for seed, loss in g.loss.items()} for k, g in groups.items()}
+    ours = next(seeds for (label, _), seeds in of_seed.items() if label == OURS)
     lines = []
-    for (label, ratio), group in sorted(groups.items(), key=lambda pair: pair[1].loss.mean()):
-        less = (ours.loss - group.loss).dropna()
-        tested = label != OURS and len(less) > 1
-        half = stats.t.ppf(0.975, max(1, len(less) - 1)) * less.sem() if tested else 0.0
+    for key, group in sorted(groups.items(), key=lambda pair: pair[1].loss.mean()):
+        label, ratio = key
+        tested = ["", ""]
+        if label != OURS and len(ours.keys() & of_seed[key].keys()) > 1:
+            more, half, p = paired_difference(ours, of_seed[key], 0)
+            tested = [f"{more:+.3f} +- {half:.3f}", p_value(p)]
         lines.append(
             [
                 f"**{label}**" if label == OURS else label,
                 f"{100 * ratio:g} %",
                 f"{group.loss.mean():.3f}",
                 ", ".join(f"{value:.3f}" for value in group.loss),
-                f"{less.mean():+.3f} +- {half:.3f}" if tested else "",
-                p_value(stats.ttest_1samp(less, 0).pvalue) if tested else "",
+                *tested,
                 f"{group.flops.mean():.1f}",
             ]
         )

@@ -35,7 +35,7 @@ def _of_ratio(values: Values, ratio: float, ours: str) -> None:
     there |= shares
     first = there[ours]
     rows = []
-    tests = [_paired(first, seeds, 0) for label, seeds in there.items() if label != ours]
+    tests = [paired_difference(first, seeds, 0) for label, seeds in there.items() if label != ours]
     corrected = iter(holm([p for _, _, p in tests]))
     pairs = iter(tests)
     for label, seeds in there.items():
@@ -45,7 +45,7 @@ def _of_ratio(values: Values, ratio: float, ours: str) -> None:
             rows.append((means[0], [*row, "", "", ""]))
             continue
         difference, half, _ = next(pairs)
-        micro, micro_half, _ = _paired(first, seeds, 1)
+        micro, micro_half, _ = paired_difference(first, seeds, 1)
         more = [f"{difference:+.1f} +- {half:.1f}", f"{micro:+.1f} +- {micro_half:.1f}"]
         rows.append((means[0], [*row, *more, f"{next(corrected):.2g}"]))
     rows.sort(key=lambda row: -row[0])
@@ -61,7 +61,7 @@ def _of_ratio(values: Values, ratio: float, ours: str) -> None:
     table(f"{100 * ratio:g} %", header, [row for _, row in rows])
 
 
-def _paired(ours: Mapping, theirs: Mapping, which: int) -> tuple[float, float, float]:
+def paired_difference(ours: Mapping, theirs: Mapping, which: int) -> tuple[float, float, float]:
     """Mean difference over the seeds of both, half its 95 % interval, p."""
     seeds = sorted(ours.keys() & theirs.keys())
     differences = [ours[s][which] - theirs[s][which] for s in seeds]
