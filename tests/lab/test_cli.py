@@ -231,11 +231,13 @@ def test_init_writes_a_file_that_is_the_defaults(tmp_path, monkeypatch, capsys):
     assert cli.main(["init"]) == 0 and "oasis train oasis.yaml" in capsys.readouterr().out
     text = (tmp_path / "oasis.yaml").read_text()
     assert RunConfig.load("oasis.yaml") == RunConfig()
-    # With all of them open they are the defaults still.
-    (tmp_path / "open.yaml").write_text(re.sub(r"(?m)^# ([a-z_]+: )", r"\1", text))
+    # With all of them open they are the defaults still, each behind a comment.
+    text_open = re.sub(r"(?m)^# ([a-z_]+: )", r"\1", text)
+    (tmp_path / "open.yaml").write_text(text_open)
     assert RunConfig.load("open.yaml") == RunConfig()
-    keys = [line.partition(":")[0] for line in (tmp_path / "open.yaml").read_text().splitlines()]
-    assert set(RunConfig.model_fields) <= set(keys)
+    keys = [line.partition(":")[0] for line in text_open.splitlines() if line and line[0] != "#"]
+    assert keys and set(keys) == set(RunConfig.model_fields)
+    assert all("# " in text_open.split(f"\n{key}:")[0].splitlines()[-1] for key in keys)
     # Rows of one's own bring their own defaults.
     (tmp_path / "rows.jsonl").write_text("")
     own = ["data=rows.jsonl"]

@@ -68,15 +68,14 @@ def commented(model: type[Settings]) -> str:
     """A YAML file of all settings, each behind a comment of what it is. But for the first they are
     comments too, with their defaults: some defaults depend on what else is set.
     """
-    blocks, begun = [], False
+    blocks = []
     for title, lines in sections(model):
         blocks.append(f"# {title}")
         for line in lines:
             more = LINK.sub(r"\1", f"{line.help} Takes {line.takes}.")
             body = textwrap.fill(more, WIDTH, initial_indent="# ", subsequent_indent="# ")
-            mark = "# " if begun else ""
+            mark = "# " if len(blocks) > 1 else ""
             blocks.append(f"{body}\n{mark}{line.name}: {line.default}")
-            begun = True
     return "\n\n".join(blocks) + "\n"
 
 
