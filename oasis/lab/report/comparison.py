@@ -154,8 +154,8 @@ def tiles(found: Sequence[Variant]) -> list[dict]:
             {
                 "label": variant.label,
                 "color": html.VARIABLES[look[variant.label].color],
-                "a_last": variant.mean("a_last"),
-                "loss": variant.mean("loss"),
+                "judged": judged,
+                judged: variant.mean(judged),
                 "ratio": variant.mean("realised_ratio"),
                 "difference": test.difference if test else None,
                 "p": test.p if test else None,
@@ -204,8 +204,8 @@ def line(variant: Variant, ours: Variant | None) -> dict[str, Any]:
         "flops": _relative(variant.flops, ours and ours.flops),
     }
     for name in results.TESTED:
-        values |= {name: variant.mean(name)}
-        values |= {f"{name}_sd": variant.deviation(name), f"{name}_mark": variant.mark(name)}
+        of_it = variant.mean(name), variant.deviation(name), variant.mark(name)
+        values |= dict(zip((name, f"{name}_sd", f"{name}_mark"), of_it, strict=True))
     return values
 
 
