@@ -4,8 +4,9 @@
 ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours.
 Where there are several ratios, and ours, also what ours is above each rival in the mean over pairs
 of the same ratio and seed (the same stream in the same order), with its standard error and the
-paired t-test; of free text, held-out losses. Of wild.csv it draws results/accuracy.png. The columns
-are those of `oasis compare`.
+paired t-test; of free text, held-out losses. Of wild.csv it draws results/accuracy.png. Grids whose
+seeds draw their own texts (real-*.csv) are paired by seed, macro beside micro, with Holm's p. The
+columns are those of `oasis compare`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from bench.frozen.tables import paired_difference
+from bench.frozen.tables import paired_difference, tables
 from bench.timing import table
 from oasis.lab.report.comparison import p_value
 from oasis.lab.report.comparison_figures import accuracy_ranking, by_ratio
@@ -30,6 +31,7 @@ HEADER = [
 ]
 PAIRED = ["ours minus", "pairs", "A_last", "p", "A_avg", "p"]
 LOSS = ["policy", "samples", "loss", "of each seed", "ours minus this", "p (paired)", "TFLOP"]
+MEANS = ["", "A_last, macro", "of each seed", "micro", "A_avg", "TFLOP"]
 COST = ["policy", "scoring", "training", "time", "FLOPs"]
 
 
@@ -77,6 +79,32 @@ def paired(rows: pd.DataFrame) -> list[list[str]]:
             line += [f"{difference.mean():+.1f} +- {difference.sem():.1f}", p_value(p)]
         lines.append(line)
     return lines
+
+
+def means(rows: pd.DataFrame) -> list[list[str]]:
+    """By label and ratio, the best macro accuracy at the end first."""
+    flops = rows.assign(flops=(rows.score_flops + rows.train_flops) / 1e12).sort_values("seed")
+    groups = [(*key, group) for key, group in flops.groupby(["label", "ratio"])]
+    lines = []
+    for label, ratio, group in sorted(groups, key=lambda found: -found[2].a_last_macro.mean()):
+        name = label if ratio == 1 else f"{label} {100 * ratio:g} %"
+        lines.append(
+            [
+                f"**{name}**" if label == OURS else name,
+                f"{100 * group.a_last_macro.mean():.1f}",
+                ", ".join(f"{100 * value:.1f}" for value in group.a_last_macro),
+                f"{100 * group.a_last_micro.mean():.1f}",
+                f"{100 * group.a_avg.mean():.1f}",
+                f"{group.flops.mean():.1f}",
+            ]
+        )
+    return lines
+
+
+def percent(rows: pd.DataFrame) -> list[dict]:
+    """What `bench.frozen.tables.tables` reads."""
+    macro, micro = 100 * rows.a_last_macro, 100 * rows.a_last_micro
+    return rows.assign(macro=macro, micro=micro).to_dict("records")
 
 
 def losses(rows: pd.DataFrame) -> list[list[str]]:
@@ -138,6 +166,10 @@ def run() -> None:
             continue
         if rows.a_last.isna().all():
             table(f"{path.stem}, held-out loss in nats", LOSS, losses(rows))
+            continue
+        if path.stem.startswith("real-"):
+            table(path.stem, MEANS, means(rows))
+            tables(percent(rows))
             continue
         found = variants(rows)
         for order in dict.fromkeys(v.order for v in found):

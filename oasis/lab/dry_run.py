@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from oasis import policies
-from oasis.lab.arguments import plan, training_arguments
 from oasis.lab.config import RunConfig
-from oasis.lab.trainer import check_trainer
+from oasis.lab.trainer import prepare
 from oasis.lab.workspace import Workspace
 from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.subbatch import right_padded, take
@@ -31,11 +30,7 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
     policy = policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
     workspace = workspace or Workspace(config)
     yield from workspace.said
-    stream = workspace.stream(config)
-    planned = plan(config, stream)
-    cpu = workspace.device.type == "cpu"
-    arguments = training_arguments(config, planned.steps, cpu=cpu, progress=False)
-    check_trainer(config, workspace, policy, stream, arguments)
+    planned = prepare(config, workspace, policy).plan
     ratio = 1.0 if config.policy == "full" else config.ratio
     candidates = planned.batches * config.batch_size
     at_most = "" if config.rescore is None else "at most "  # those that return may be left out

@@ -44,7 +44,7 @@ def check(config: RunConfig) -> None:
 
 def check_scores_nothing(config: RunConfig) -> None:
     """No setting is there for the scoring of a policy that does none. (What else the trainer
-    refuses it says itself, `oasis.lab.trainer.check_trainer`: for that there has to be a model.)
+    refuses it says itself, `oasis.lab.trainer.prepare`: for that there has to be a model.)
     """
     for name, field in Scoring.model_fields.items():
         if (value := getattr(config, name)) != field.default:

@@ -12,15 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 
 from oasis import policies
 from oasis.lab import log_lines, strict_yaml
 from oasis.lab.accounts import accounts
-from oasis.lab.arguments import Plan, plan, training_arguments
 from oasis.lab.config import RunConfig, difference
 from oasis.lab.data.shown import Labels
-from oasis.lab.data.stream import Stream
 from oasis.lab.record.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -32,7 +30,7 @@ from oasis.lab.record.events import VERSION, Evaluation, Measures, Number
 from oasis.lab.record.lock import locked, refuse_busy
 from oasis.lab.record.log import ADAPTER, CONFIG, EVENTS, EventLog, end_event, read_events
 from oasis.lab.record.result import RunResult, end_of, result_of, spent
-from oasis.lab.trainer import check_trainer, trainer_of
+from oasis.lab.trainer import Prepared, prepare, trainer_of
 from oasis.lab.workspace import Measured, Workspace
 from oasis.train.models import forward_parameters
 
@@ -159,15 +157,11 @@ def run(
     if progress:
         for line in workspace.said:
             tqdm.write(line)
-    stream = workspace.stream(config)
-    planned = plan(config, stream)
-    cpu = workspace.device.type == "cpu"
-    arguments = training_arguments(config, planned.steps, cpu=cpu, progress=progress)
-    check_trainer(config, workspace, policy, stream, arguments)
+    prepared = prepare(config, workspace, policy, progress)
     with locked(config.directory):
         clean(config.directory)  # of what a kill left
         try:
-            return _run(config, policy, workspace, stream, planned, arguments, progress)
+            return _run(config, policy, workspace, prepared, progress)
         finally:
             with suppress(OSError):
                 clean(config.directory)
@@ -177,12 +171,11 @@ def _run(
     config: RunConfig,
     policy: policies.Policy,
     workspace: Workspace,
-    stream: Stream,
-    planned: Plan,
-    arguments: TrainingArguments,
+    prepared: Prepared,
     progress: bool,
 ) -> RunResult:
-    directory, steps, boundaries = config.directory, planned.steps, planned.boundaries
+    directory = config.directory
+    steps, boundaries = prepared.plan.steps, prepared.plan.boundaries
     if config.resume and end_event(directory / EVENTS) is not None:
         _refuse_changed(config)
         return result_of(config, read_events(directory / EVENTS))
@@ -201,7 +194,8 @@ def _run(
         else:
             _refuse_other_data(config, workspace, directory)
         on_event = _recorder(log, Labels(workspace.items, workspace.tokenizer, before))
-        trainer = trainer_of(config, workspace, model, policy, stream, arguments, on_event)
+        what = prepared.stream, prepared.arguments
+        trainer = trainer_of(config, workspace, model, policy, *what, on_event)
         trainer.add_callback(callback)
         log_lines.install(trainer, progress)
         if checkpoint and checkpoint.step >= min(steps, config.stop_after or steps):

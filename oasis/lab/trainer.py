@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import nn
 from transformers import TrainingArguments
 
+from oasis.lab.arguments import Plan, plan, training_arguments
 from oasis.lab.config import RunConfig
 from oasis.lab.data.stream import Stream
 from oasis.lab.workspace import Workspace
@@ -45,15 +47,27 @@ def trainer_of(
     )
 
 
-def check_trainer(
-    config: RunConfig,
-    workspace: Workspace,
-    policy: Policy,
-    stream: Stream,
-    arguments: TrainingArguments,
-) -> None:
-    """The errors of `trainer_of`, before anything is measured or written."""
+@dataclass(frozen=True)
+class Prepared:
+    """What a run trains on, how far, and the Trainer's arguments."""
+
+    stream: Stream
+    plan: Plan
+    arguments: TrainingArguments
+
+
+def prepare(
+    config: RunConfig, workspace: Workspace, policy: Policy, progress: bool = False
+) -> Prepared:
+    """All that a run can be refused for once its data are there, before anything is measured or
+    written: the errors of `plan` and `trainer_of`.
+    """
+    stream = workspace.stream(config)
+    planned = plan(config, stream)
+    cpu = workspace.device.type == "cpu"
+    arguments = training_arguments(config, planned.steps, cpu=cpu, progress=progress)
     elsewhere = copy.copy(arguments)
     with tempfile.TemporaryDirectory() as folder, workspace.lora(config) as model:
         elsewhere.output_dir = folder  # is made
         trainer_of(config, workspace, model, policy, stream, elsewhere)
+    return Prepared(stream, planned, arguments)
