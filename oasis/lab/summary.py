@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from oasis.lab.metrics import loss_text
 from oasis.lab.record.result import RunResult
-
-SHORT = 0.7  # of the mean length of the candidates
+from oasis.train.reasons import short_answers
 
 
 def summary(result: RunResult) -> Iterator[str]:
@@ -29,17 +28,6 @@ def summary(result: RunResult) -> Iterator[str]:
     else:  # mode "fill"
         waited = result.selected - result.trained
         yield f"{taken} in {result.seconds:.0f} s; {waited} selected ones still waited for more"
-    yield from _short(result)
-
-
-def _short(result: RunResult) -> Iterator[str]:
-    """What to do where much shorter answers were selected than there are."""
-    if not (result.trained and result.candidates):
-        return
-    ours = result.trained_tokens / result.trained
-    all_of_them = result.candidate_tokens / result.candidates
-    if ours < SHORT * all_of_them:
-        yield (
-            f"those have {ours:.1f} label tokens each, the candidates {all_of_them:.1f}: a "
-            "gradient's norm prefers short answers, the loss (policy_options.metric=loss) does not"
-        )
+    counted = result.trained, result.trained_tokens, result.candidates, result.candidate_tokens
+    if (hint := short_answers(*counted)) is not None:
+        yield hint

@@ -9,6 +9,7 @@ from .base import Signals, required
 # The measure and the signal it is made of.
 METRICS = {
     "fisher": "gram",
+    "token_fisher": "gram",
     "loss": "loss",
     "perplexity": "loss",
     "entropy": "entropy",
@@ -24,10 +25,13 @@ def check_metric(metric: str) -> str:
 
 
 def informativeness(signals: Signals, metric: str, policy: str) -> Tensor:
-    """[N] float64: "fisher" is the squared norm of the last-layer gradient, the others are means
-    over the label tokens ("perplexity" the exponential of the mean loss).
+    """[N] float64: "fisher" is the squared norm of the last-layer gradient, "token_fisher" that
+    times the label tokens, the others are means over the label tokens ("perplexity" the
+    exponential of the mean loss).
     """
     values = required(signals, METRICS[metric], policy)
     if metric == "fisher":
         return values.diagonal().clone()
+    if metric == "token_fisher":
+        return values.diagonal() * required(signals, "tokens", policy)
     return values.exp() if metric == "perplexity" else values

@@ -32,7 +32,9 @@ class Oasis:
             left out and counted) or "raise" (default of `oasis.Selector`).
         metric: what counts as informative (the paper's metric table): "fisher" (the squared norm
             of the last-layer gradient), or in its place "loss", "perplexity", "entropy", "el2n";
-            redundancy goes by the gradients' cosines in any case.
+            redundancy goes by the gradients' cosines in any case. "token_fisher" is ours: "fisher"
+            times the label tokens, which is about the squared norm of one token's gradient. A mean
+            over n independent gradients has an n-th of that, so "fisher" prefers short answers.
         selector: an `oasis.Selector` to use; it is set to `nonfinite` and otherwise left as it is,
             and of the other arguments only `metric` is looked at.
         options: passed to `oasis.Selector` (preset, beta, scale, siren, ridge, draw, remember,
@@ -67,7 +69,11 @@ class Oasis:
         gram = self._given(signals, "gram")
         sketch = self._given(signals, "sketch") if "sketch" in self.needs else None
         scores = None
-        if self.metric != "fisher":
+        if self.metric == "token_fisher":  # gradients longer by the root of the tokens
+            root = self._given(signals, "tokens").to(gram).sqrt()
+            gram = gram * root * root[:, None]
+            sketch = None if sketch is None else sketch * root[:, None]
+        elif self.metric != "fisher":
             scores = informativeness(signals, self.metric, self.name)
         valid = None if signals.tokens is None else signals.tokens > 0
         if self.selector.statistics.device != gram.device:

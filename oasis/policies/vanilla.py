@@ -19,8 +19,8 @@ class Vanilla(Resumable):
     Args:
         ratio: fraction of the candidates (samples with a label token) to keep, in (0, 1].
         seed: without effect, nothing is drawn.
-        metric: "fisher" (squared norm of the last-layer gradient, the paper's), "loss",
-            "perplexity", "entropy" or "el2n".
+        metric: "fisher" (squared norm of the last-layer gradient, the paper's), "token_fisher"
+            (that times the label tokens), "loss", "perplexity", "entropy" or "el2n".
     """
 
     name = "vanilla"

@@ -15,6 +15,7 @@ from oasis.policies import Policy, Signals
 from oasis.train.reasons import Redundant, redundant
 
 DRY = 100  # candidate batches with samples but without a selection, after which to say so
+LOOK = 50  # candidate batches after which it is seen whether selected answers are short
 
 
 def label_tokens(signals: Signals) -> Tensor:
@@ -36,6 +37,8 @@ class Counts:
     candidates: int = 0
     selected: int = 0
     skipped: int = 0  # non-finite samples
+    candidate_tokens: int = 0  # label tokens
+    selected_tokens: int = 0
 
     def add(self, selection: Selection, signals: Signals) -> None:
         """Account for one candidate batch. Candidates are samples with a label token, less the
@@ -44,7 +47,10 @@ class Counts:
         self.batches += 1
         self.skipped += int(selection.skipped.sum())
         self.selected += int(selection.mask.sum())
-        self.candidates += int(trainable(selection, signals).sum())
+        candidates, tokens = trainable(selection, signals), label_tokens(signals).cpu()
+        self.candidates += int(candidates.sum())
+        self.candidate_tokens += int(tokens[candidates].sum())
+        self.selected_tokens += int(tokens[selection.mask.cpu()].sum())
 
     @property
     def ratio(self) -> float:

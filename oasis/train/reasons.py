@@ -1,4 +1,4 @@
-"""Why candidates were not picked: what they share with one that was, or nothing to be said."""
+"""Why candidates were or were not picked: what they share with one that was, how long they are."""
 
 from __future__ import annotations
 
@@ -51,3 +51,22 @@ def redundant(selection: Selection, signals: Signals) -> list[Redundant | None] 
             shared=float(1 - adjusted[row] / score[row]),
         )
     return found
+
+
+SHORT = 0.7  # of the mean length of the candidates
+
+
+def short_answers(
+    selected: int, selected_tokens: int, candidates: int, candidate_tokens: int
+) -> str | None:
+    """What to do where the selected samples have much fewer label tokens than there are."""
+    if not (selected and candidates):
+        return None
+    ours, all_of_them = selected_tokens / selected, candidate_tokens / candidates
+    if ours >= SHORT * all_of_them:
+        return None
+    return (
+        f"the selected samples have {ours:.1f} label tokens each, the candidates "
+        f"{all_of_them:.1f}: a gradient's norm prefers short answers; metric='token_fisher' "
+        "(policies oasis and vanilla) weighs lengths alike"
+    )

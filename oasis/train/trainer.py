@@ -23,6 +23,7 @@ from oasis.train.candidates import ScoredCandidates
 from oasis.train.checkpoints import SelectionCheckpoints
 from oasis.train.events import (
     DRY,
+    LOOK,
     Counts,
     Shares,
     StepState,
@@ -36,6 +37,7 @@ from oasis.train.fill import Fill, check_mode, planned_steps
 from oasis.train.last_scores import check_rescore, items_of
 from oasis.train.models import forward_parameters, unwrap
 from oasis.train.names import LAYERS
+from oasis.train.reasons import short_answers
 from oasis.train.refusals import check_arguments, check_order, check_trainer
 from oasis.train.scoring import check_apart
 from oasis.train.signals.parts import check_packed
@@ -305,6 +307,11 @@ class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
         if counts.batches == 8 == counts.candidates == signals.num_samples * 8:
             logger.warning("candidate batches are of one sample, which is compared with no other: "
                            "set per_device_train_batch_size to more")  # fmt: skip
+        if counts.batches == LOOK:
+            tokens = counts.selected_tokens, counts.candidate_tokens
+            hint = short_answers(counts.selected, tokens[0], counts.candidates, tokens[1])
+            if hint is not None:
+                logger.warning(hint)
         if self._step.is_dry(selection, signals):
             logger.warning(
                 "nothing was selected of %d candidate batches in a row (policy %r)",

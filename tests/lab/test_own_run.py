@@ -211,7 +211,7 @@ def test_short_answers_are_said_to_be_preferred(folder, tmp_path, capsys):
     ]
     data = tiny_folder.write_rows(tmp_path / "rows.jsonl", rows)
     hint = "a gradient's norm prefers short answers"
-    for metric, said in (("fisher", True), ("loss", False)):
+    for metric, said in (("fisher", True), ("token_fisher", False), ("loss", False)):
         more = ("policy=vanilla", f"policy_options.metric={metric}", f"name={metric}")
         assert train(folder, tmp_path, "--data", data, "data.answers=[]", *more) == 0
         assert (hint in capsys.readouterr().out) == said

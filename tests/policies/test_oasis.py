@@ -33,6 +33,32 @@ def test_it_remembers_as_the_selector_does(metric):
     assert differs >= 10
 
 
+@pytest.mark.parametrize("remember", [0, 8])
+def test_by_the_norm_of_a_token_it_selects_from_gradients_longer_by_the_root_of_the_tokens(
+    remember,
+):
+    """Means over n tokens, times the root of n: as if c_t were 1 / sqrt(n) (docs/method.md 1)."""
+    policy = policies.create("oasis", 0.25, 5, metric="token_fisher", remember=remember)
+    by_norm = policies.create("oasis", 0.25, 5, remember=remember)
+    selector = oasis.Selector(0.25, seed=5, nonfinite="skip", remember=remember)
+    assert policy.needs == by_norm.needs
+    differs = 0
+    for step in range(12):
+        grads = torch.randn(16, 40, generator=torch.Generator().manual_seed(step)).double()
+        tokens = torch.randint(0, 30, (16,), generator=torch.Generator().manual_seed(step))
+        grads[tokens == 0] = 0  # as there is nothing to learn
+        batch = policies.Signals(16, gram=grads @ grads.T, sketch=grads, tokens=tokens)
+        longer = grads * tokens.double().sqrt()[:, None]
+        given = {"valid": tokens > 0, "sketch": longer if remember else None}
+        want = selector.select(gram=longer @ longer.T, **given)
+        got = policy.observe(batch)
+        assert torch.equal(got.mask, want.mask)
+        torch.testing.assert_close(got.adjusted, want.adjusted, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(got.informativeness, grads.square().sum(1) * tokens)
+        differs += not torch.equal(by_norm.observe(batch).mask, got.mask)
+    assert differs >= 6
+
+
 def test_a_memory_resumes_the_stream(tmp_path):
     whole, stopped = (policies.create("oasis", 0.3, seed=5, remember=8) for _ in range(2))
     picks = [whole.observe(signals(16, seed)) for seed in range(20)]

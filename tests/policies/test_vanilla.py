@@ -14,15 +14,17 @@ def batch():
         loss=torch.tensor([0.5, 0.1, 2.0, 0.7]),
         entropy=torch.tensor([0.1, 0.2, 0.3, 0.4]),
         el2n=torch.tensor([0.9, 0.1, 0.2, 0.3]),
-        tokens=torch.ones(4, dtype=torch.int64),
+        tokens=torch.tensor([1, 2, 8, 1]),
     )
 
 
-# By hand: half of 4 is 2. Squared norms 1, 9, 4, 9: samples 1 and 3, tied, so 1 comes first.
+# By hand: half of 4 is 2. Squared norms 1, 9, 4, 9: samples 1 and 3, tied, so 1 comes first. Times
+# the tokens they are 1, 18, 32, 9.
 @pytest.mark.parametrize(
     "metric, order",
     [
         ("fisher", [1, 3]),
+        ("token_fisher", [2, 1]),
         ("loss", [2, 3]),
         ("perplexity", [2, 3]),
         ("entropy", [3, 2]),

@@ -8,6 +8,7 @@ from tiny_sft import SelectingSFT, SFTInOrder, sft_rows, sft_trainer
 from tiny_training import Fixed, InOrder, Rows, arguments
 from transformers import DataCollatorWithFlattening, LlamaForCausalLM, Trainer
 
+from oasis import policies
 from oasis.train import SelectionTrainer
 from oasis.train.batch.packed import is_packed, packed, unpacked
 from oasis.train.batch.subbatch import take, targets
@@ -200,6 +201,24 @@ def test_a_long_stretch_without_a_selection_is_said(tmp_path, caplog, monkeypatc
     trainer.args.max_steps = 5
     trainer.train()
     assert caplog.text.count("nothing was selected") == 1
+
+
+@pytest.mark.parametrize("metric, said", [("fisher", 1), ("token_fisher", 0)])
+def test_short_answers_are_said_to_be_preferred(tmp_path, caplog, monkeypatch, metric, said):
+    monkeypatch.setattr("oasis.train.trainer.LOOK", 6)
+    draw = torch.Generator().manual_seed(0)
+    rows = []
+    for length in [2, 16] * 16:  # as many tokens behind a prompt of two
+        ids = torch.randint(3, 40, (2 + length,), generator=draw).tolist()
+        rows.append({"input_ids": ids, "labels": [-100, -100, *ids[2:]]})
+    data = datasets.Dataset.from_list(rows)
+    policy = policies.create("vanilla", 0.5, metric=metric)
+    trainer = sft_trainer(SelectingSFT, tmp_path, tiny_llama(), data, policy=policy, max_steps=8)
+    trainer.train()
+    counts = trainer.selection_counts
+    assert counts.candidate_tokens == 9 * counts.candidates
+    assert (counts.selected_tokens < 0.7 * 9 * counts.selected) == bool(said)
+    assert caplog.text.count("a gradient's norm prefers short answers") == said
 
 
 class Blurring(LlamaForCausalLM):
