@@ -65,3 +65,35 @@ class Residual(policies.Resumable):
 
 
 policies.register("residual", Residual)
+
+
+class Aligned(policies.Resumable):
+    """Those whose gradients are most along the mean gradient of the stream so far: what one step on
+    them alone takes off the loss of all, to first order (GREATS, with the stream for validation).
+
+    Args:
+        ratio, seed: as of every policy.
+        beta: weight of the newest batch in the running mean.
+    """
+
+    name = "aligned"
+    needs = frozenset({"sketch"})
+
+    def __init__(self, ratio: float = 0.25, seed: int = 0, *, beta: float = 0.1):
+        self.budget = policies.Budget(ratio)
+        self.beta = beta
+        self.mean: torch.Tensor | None = None
+
+    def observe(self, signals: Signals) -> Selection:
+        tokens, sketch = signals.tokens.double(), signals.sketch.double()
+        newest = tokens @ sketch / tokens.sum()  # of all tokens of the batch
+        known = newest if self.mean is None else self.mean
+        scores = torch.where(tokens > 0, tokens.sqrt() * (sketch @ known), -torch.inf)
+        self.mean = known + self.beta * (newest - known)
+        mask = torch.zeros(len(tokens), dtype=torch.bool)
+        count = self.budget.take(int((tokens > 0).sum()))
+        mask[scores.argsort(descending=True)[:count]] = True
+        return policies.unscored(mask)
+
+
+policies.register("aligned", Aligned)

@@ -1,7 +1,7 @@
 """A stream of free text out of packaged tasks, turned round: the label asks, the text answers.
 
-`python -m bench.streams.free_text SEED FOLDER` writes FOLDER/{friends,nouns,bbc}.jsonl, 400 rows
-each, and 160 held-out ones in FOLDER/{friends,nouns,bbc}-test.jsonl, drawn anew for each seed.
+`python -m bench.streams.free_text SEED FOLDER TASK...` writes, for each task of `ASKS`, 400 rows to
+FOLDER/TASK.jsonl and 160 held-out ones to FOLDER/TASK-test.jsonl, drawn anew for each seed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from pathlib import Path
 
 from oasis.lab.data.tasks import SOURCES, Example, load
 
-ASKS = {"friends": "A line of {}:", "nouns": "What {} is:", "bbc": "News about {}:"}
+ASKS = {
+    "friends": "A line of {}:",
+    "nouns": "What {} is:",
+    "bbc": "News about {}:",
+    "tweets": "A tweet by {}:",
+    "newsgroups": "A post to {}:",
+    "verbs": "What to do, {}:",
+}
 ARRIVALS, HELD_OUT, WORDS = 400, 160, 24
 
 
@@ -28,13 +35,13 @@ def write(path: Path, found: Iterable[dict[str, str]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in found), "utf-8")
 
 
-def main(seed: int, folder: Path) -> None:
+def main(seed: int, folder: Path, names: Iterable[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ASKS:
+    for name in names:
         task = load(name, train=ARRIVALS, test=HELD_OUT, words=WORDS, seed=seed)
         write(folder / f"{name}.jsonl", rows(name, task.train))
         write(folder / f"{name}-test.jsonl", rows(name, task.test))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

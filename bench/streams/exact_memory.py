@@ -1,0 +1,96 @@
+"""The policy `exact_memory`: the 64 samples selected last remembered by their whole gradients.
+
+What the package keeps of a remembered sample is a sketch of 512 numbers. Here it is the factors of
+its gradient over the output head, delta [T, V] and h [T, D] of its label tokens, so that inner
+products with it are exact. Otherwise this is `oasis` with remember=64 and draw="even", and what
+docs/method.md 2.4 calls the prototype. For grids: `imports: [exact_memory.py]`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oasis import Selection, operators, policies
+from oasis.policies import Signals
+from oasis.train.batch.subbatch import targets
+from oasis.train.head import head_weight
+from oasis.train.signals import compute
+
+Factors = tuple[Tensor, Tensor]  # c_t delta_t [T, V] and h_t [T, D] of one sample
+
+_scores = compute.head_scores
+_latest: list[Factors] = []
+
+
+def head_scores(module: nn.Module, hidden: Tensor, labels: Tensor, *args: Any, **kwargs: Any):
+    """The trainer's, which also keeps the factors of the candidates that it scores."""
+    known = head_weight(module)
+    weight = known.rows(0, known.shape[0]).float()
+    _latest.clear()
+    for states, row, where in zip(hidden, labels, targets(labels), strict=True):
+        h = states[where].float()
+        delta = (h @ weight.T).softmax(dim=1)
+        delta[torch.arange(len(h)), row.roll(-1)[where]] -= 1
+        _latest.append((delta / max(1, len(h)), h))
+    return _scores(module, hidden, labels, *args, **kwargs)
+
+
+def products(a: list[Factors], b: list[Factors]) -> Tensor:
+    """[len(a), len(b)] float64 inner products of gradients."""
+
+    def sums(x: list[Factors]) -> Tensor:
+        rows = torch.arange(len(x)).repeat_interleave(torch.tensor([len(h) for _, h in x]))
+        return nn.functional.one_hot(rows, len(x)).double()
+
+    (deltas, states), (others, their_states) = (
+        tuple(torch.cat(parts) for parts in zip(*x, strict=True)) for x in (a, b)
+    )
+    pairs = (deltas @ others.T).double() * (states @ their_states.T).double()
+    return sums(a).T @ pairs @ sums(b)
+
+
+class ExactMemory(policies.Resumable):
+    """Of what the remembered samples leave, a fixed share of every batch, by the residual rule.
+
+    Args:
+        ratio, seed: as of every policy; nothing is drawn.
+        remember, memory_ridge, ridge: as of `oasis.Selector`.
+    """
+
+    name = "exact_memory"
+    needs = frozenset({"gram"})
+
+    def __init__(
+        self,
+        ratio: float = 0.25,
+        seed: int = 0,
+        *,
+        remember: int = 64,
+        memory_ridge: float = 0.1,
+        ridge: float = 1.0,
+    ):
+        compute.head_scores = head_scores  # no signal carries the factors
+        self.budget = policies.Budget(ratio)
+        self.remember, self.memory_ridge, self.ridge = remember, memory_ridge, ridge
+        self.memory: list[Factors] = []
+
+    def observe(self, signals: Signals) -> Selection:
+        gram, valid = signals.gram.double(), signals.tokens > 0
+        if self.memory:
+            inner = products(self.memory, self.memory)
+            inner.diagonal().add_(self.memory_ridge * gram.diagonal()[valid].mean())
+            across = products(_latest, self.memory)
+            gram = gram - across @ torch.linalg.solve(inner, across.T)
+        floor = torch.tensor(-torch.inf, dtype=torch.float64)
+        _, order = operators.siren(gram, valid, floor, "residual", self.ridge)
+        picked = order[: self.budget.take(int(valid.sum()))]
+        self.memory = [*self.memory, *(_latest[i] for i in picked.tolist())][-self.remember :]
+        mask = torch.zeros(len(gram), dtype=torch.bool)
+        mask[picked] = True
+        return policies.unscored(mask)
+
+
+policies.register("exact_memory", ExactMemory)
