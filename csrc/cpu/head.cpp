@@ -135,8 +135,8 @@ struct TokenLanes {
   void bend(V x, double* capped, double* entries) const {
     for (int i = 0; i < lanes; ++i) {
       const double r = double(x[i]) / b.softcap;
-      if (r == -HUGE_VAL) {  // the label's column
-        capped[i] = entries[i] = r;
+      if (x[i] == -HUGE_VAL) {  // the label's column
+        capped[i] = entries[i] = x[i];
         continue;
       }
       const double u = ::expm1(-2 * ::fabs(r));  // in (-1, 0]

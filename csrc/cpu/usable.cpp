@@ -11,15 +11,18 @@ bool finite_row(const double* row, int64_t width) {
   return true;
 }
 
-// NaN passes.
-Finding possible_products(const double* gram, int64_t n) {
+// Among given [n], null: all. NaN passes.
+Finding possible_products(const double* gram, const bool* given, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
-    if (gram[i * n + i] < 0) return {Wrong::negative, i, i};
+    if ((!given || given[i]) && gram[i * n + i] < 0) return {Wrong::negative, i, i};
   for (int64_t i = 0; i < n; ++i) {
-    const double norm = std::sqrt(gram[i * n + i]);
-    for (int64_t j = 0; j < n; ++j)
-      if (no_product(gram[i * n + j], gram[j * n + i], norm * std::sqrt(gram[j * n + j])))
+    if (given && !given[i]) continue;
+    const double norm = norm_of(gram[i * n + i]);
+    for (int64_t j = 0; j < n; ++j) {
+      if (given && !given[j]) continue;
+      if (no_product(gram[i * n + j], gram[j * n + i], norm * norm_of(gram[j * n + j])))
         return {Wrong::products, i, j};
+    }
   }
   return kNothing;
 }
@@ -37,13 +40,13 @@ Finding finite_entries(const double* gram, const bool* valid, int64_t n) {
 }  // namespace
 
 Finding inner_products(const double* gram, const bool* valid, int64_t n) {
-  const Finding found = possible_products(gram, n);
+  const Finding found = possible_products(gram, valid, n);
   return found.wrong != Wrong::nothing ? found : finite_entries(gram, valid, n);
 }
 
 Finding usable(const Usable& u) {
   const int64_t n = u.n;
-  Finding found = u.products ? possible_products(u.gram, n) : kNothing;
+  Finding found = u.products ? possible_products(u.gram, u.given, n) : kNothing;
   if (found.wrong != Wrong::nothing) return found;
   for (int64_t i = 0; i < n; ++i) {
     const bool finite = !u.sketch || finite_row(u.sketch + i * u.width, u.width);

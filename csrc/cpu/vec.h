@@ -67,6 +67,7 @@ static inline bool any_greater(vd a, vd b) { return any_lane(a > b); }
 // exp of single precision, |relative error| < 2e-7, for x <= 88; below -87.3 it is 0.
 // Cephes' expf: x = n ln 2 + r, a degree-6 polynomial in r, exponent bits added.
 static inline vf vexp(vf x) {
+  const vf given = x;
   const vf low = x < -87.3f ? vf{} + 1.0f : vf{};
   x = x < -87.3f ? vf{} - 87.3f : x;
   const vf magic = vf{} + 12582912.0f;  // 1.5 x 2^23: adding it rounds to the nearest integer
@@ -82,7 +83,8 @@ static inline vf vexp(vf x) {
   p = p * (r * r) + r + 1.0f;
   const vi exponent = ((vi)t - (vi)magic) << 23;
   const vf result = (vf)((vi)p + exponent);
-  return low > 0.5f ? vf{} : result;
+  // A NaN's own digits would end up in the exponent.
+  return given == given ? (low > 0.5f ? vf{} : result) : given;
 }
 static inline vd vexp(vd x) {
   vd y;

@@ -32,9 +32,10 @@ __device__ inline Wrong judge_entries(const Usable& u) {
   Wrong wrong = Wrong::nothing;
   for (int64_t e = threadIdx.x; e < n * n; e += blockDim.x) {
     const int64_t i = e / n, j = e % n;
-    const double here = u.gram[e], limit = sqrt(u.gram[i * n + i]) * sqrt(u.gram[j * n + j]);
-    if (u.products && i == j && here < 0) wrong = Wrong::negative;
-    if (u.products && no_product(here, u.gram[j * n + i], limit))
+    const double here = u.gram[e], limit = norm_of(u.gram[i * n + i]) * norm_of(u.gram[j * n + j]);
+    const bool judged = u.products && (!u.given || (u.given[i] && u.given[j]));
+    if (judged && i == j && here < 0) wrong = Wrong::negative;
+    if (judged && no_product(here, u.gram[j * n + i], limit))
       wrong = first_of(wrong, Wrong::products);
     u.left[e] = u.valid[i] && u.valid[j] ? here : 0.0;
     if (!finite_number(u.left[e])) wrong = first_of(wrong, Wrong::entries);

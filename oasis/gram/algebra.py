@@ -31,6 +31,8 @@ def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     if mixed(a):
         return torch.mm(a, b, out_dtype=torch.float32, out=out)
     work = sum_type(a.dtype)
+    if out is None:  # autocast would halve a product that is returned, not one that is written
+        out = a.new_empty((a.shape[0], b.shape[1]), dtype=work)
     return torch.mm(a.to(work), b.to(work), out=out)
 
 

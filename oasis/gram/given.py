@@ -16,8 +16,8 @@ def grad_gram(grads: Tensor | Sequence[Tensor]) -> Tensor:
     Args:
         grads: [N, ...], one gradient per sample; or a sequence of such tensors, one per parameter,
             which are never concatenated (their Gram matrices add up). float32, bfloat16, float16
-            or float64; any strides, without a copy (on CUDA, of gradients with gaps in a
-            sample, one).
+            or float64; any strides, without a copy (one on CUDA of gradients with gaps in a sample,
+            and of such with more than eight dimensions).
 
     Returns:
         [N, N] float64 on the device of `grads`. float64 input is summed in float64; other types

@@ -23,6 +23,11 @@ def address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+def few_dimensions(grads: Tensor) -> Tensor:
+    """Gradients [N, ...] whose strides the core can be told: of at most eight dimensions."""
+    return grads if grads.ndim <= 9 else grads.flatten(1)
+
+
 def read_buffer(
     name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], device: torch.device
 ) -> Tensor:

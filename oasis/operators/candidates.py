@@ -18,6 +18,7 @@ from oasis.operators.library import implement
 
 _ONE_BLOCK = 1024  # samples that one block of the kernel looks through fast enough
 _LARGEST = _core.LARGEST
+_SMALLEST = torch.finfo(torch.float64).tiny
 _TOLD = {
     "negative": "gram: negative diagonal{at}, expected squared norms",
     "products": "gram: {at}expected inner products: symmetric, and at most the product of the "
@@ -151,11 +152,14 @@ def usable_on_gpu(
     if raises:
         found.append(("skipped", skipped))
     if scores is not None:
-        found.append(("score", scores < 0))
+        found.append(("score", given & (scores < 0)))
     if source == "gram":
-        limit = norms.sqrt().outer(norms.sqrt())
+        # Products with a norm whose square is too small for float64 need not be: usable.h.
+        lengths = torch.where(norms < _SMALLEST, _SMALLEST, norms).sqrt()
+        limit = lengths.outer(lengths)
         excess = torch.maximum(matrix.abs() - limit, (matrix - matrix.T).abs())
-        found += [("products", excess > _core.PRODUCT_SLACK * limit), ("negative", norms < 0)]
+        impossible = (excess > _core.PRODUCT_SLACK * limit) & given & given.unsqueeze(1)
+        found += [("products", impossible), ("negative", given & (norms < 0))]
     fault = torch.zeros((), dtype=torch.int64, device=gram.device)
     for name, wrong in found:  # the last is the one that is reported
         fault = torch.where(wrong.any(), WRONGS[name], fault)

@@ -18,6 +18,7 @@ from oasis.operators.buffers import (
     CPU,
     Selected,
     address,
+    few_dimensions,
     oris_inputs,
     siren_inputs,
     state_buffers,
@@ -46,6 +47,7 @@ def _(grads: Sequence[Tensor]) -> Tensor:
 
 
 def _gram_of(g: Tensor, wide: bool) -> Tensor:
+    g = few_dimensions(g)
     part = torch.zeros(g.shape[0], g.shape[0], dtype=torch.float64)
     _core.gram(g.data_ptr(), _dtype_name(g), list(g.shape), list(g.stride()), wide, part.data_ptr())
     return part

@@ -147,6 +147,12 @@ def siren(
     capacity = n = gram.shape[0]
     if method == "exact" and n > MAX_EXACT:
         capacity = max(int(valid.sum()), 1)
+        if capacity > MAX_EXACT:
+            text = f"method: 'exact' takes at most {MAX_EXACT} valid samples, got {capacity}"
+            raise ValueError(text)
+        if capacity > MAX_EXACT:
+            text = f"method: 'exact' takes at most {MAX_EXACT} valid samples, got {capacity}"
+            raise ValueError(text)
     adjusted = torch.empty(n, dtype=torch.float64, device=gram.device)
     order = torch.empty(n, dtype=torch.int64, device=gram.device)
     arguments: dict[str, Any] = {

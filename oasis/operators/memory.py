@@ -10,7 +10,13 @@ from torch import Tensor
 
 from oasis import _core
 from oasis.checks import check_count, check_grads
-from oasis.operators.buffers import CPU, memory_buffer, memory_inputs, remembered_inputs
+from oasis.operators.buffers import (
+    CPU,
+    few_dimensions,
+    memory_buffer,
+    memory_inputs,
+    remembered_inputs,
+)
 from oasis.operators.library import implement
 
 
@@ -31,7 +37,7 @@ def grad_sketch(grads: Sequence[Tensor], dim: int, seed: int) -> Tensor:
     """
     exact, first = check_sketch(grads, dim, seed), 0
     out = torch.zeros(grads[0].shape[0], dim, dtype=torch.float64)
-    for g in grads:
+    for g in map(few_dimensions, grads):
         dtype = str(g.dtype).removeprefix("torch.")
         layout = g.data_ptr(), dtype, list(g.shape), list(g.stride())
         _core.sketch(*layout, first, dim, seed, exact, out.data_ptr())

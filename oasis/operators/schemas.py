@@ -38,7 +38,7 @@ define(
 def _(
     gram: Tensor, sketch: Tensor, valid: Tensor, memory: Tensor, counters: Tensor, ridge: float
 ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(gram), torch.empty_like(sketch)
+    return gram.new_empty(gram.shape), sketch.new_empty(sketch.shape)  # whatever their strides
 
 
 define("remember_(Tensor sketch, Tensor mask, Tensor counters, Tensor(a!) memory) -> ()")

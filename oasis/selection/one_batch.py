@@ -41,7 +41,8 @@ def select(
     """
     if selector is None:
         selector = Selector(ratio, seed=seed)
-        first = grads if isinstance(grads, Tensor) else grads[0] if len(grads) else None
+        several = isinstance(grads, Sequence) and len(grads)
+        first = grads[0] if several else grads
         if isinstance(first, Tensor):
             selector.to(first.device)
     elif not isinstance(selector, Selector):

@@ -67,15 +67,21 @@ class Preset:
     def __post_init__(self) -> None:
         for name in ("scale", "draw", "recursion"):
             check_name(name, getattr(self, name))
-        check_number("beta", self.beta, 5e-324, 1, "a number in (0, 1]")
-        check_count("warmup", self.warmup)
-        check_count("remember", self.remember, bits=31)
-        check_temperature(self.temperature)
+        numbers: dict[str, float] = {
+            "beta": check_number("beta", self.beta, 5e-324, 1, "a number in (0, 1]"),
+            "warmup": check_count("warmup", self.warmup),
+            "remember": check_count("remember", self.remember, bits=31),
+            "temperature": check_temperature(self.temperature),
+        }
         for name in ("ridge", "gain"):
-            check_number(name, getattr(self, name), 0, math.inf, "a finite number >= 0")
-        positive = "a finite number > 0"
-        check_number("memory_ridge", self.memory_ridge, 5e-324, math.inf, positive)
-        check_number("slack", self.slack, 0, math.nextafter(1, 0), "a number in [0, 1)")
+            value = getattr(self, name)
+            numbers[name] = check_number(name, value, 0, math.inf, "a finite number >= 0")
+        ridge, positive = self.memory_ridge, "a finite number > 0"
+        numbers["memory_ridge"] = check_number("memory_ridge", ridge, 5e-324, math.inf, positive)
+        below_one = math.nextafter(1, 0)
+        numbers["slack"] = check_number("slack", self.slack, 0, below_one, "a number in [0, 1)")
+        for name, value in numbers.items():  # NumPy's, say, would not be saved as JSON
+            object.__setattr__(self, name, value)
         if self.gain > 0 and self.slack == 0:
             raise ValueError("slack: got 0, expected more where gain > 0 steers the threshold")
         for name in ("quantile", "stop"):

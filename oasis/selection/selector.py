@@ -153,42 +153,42 @@ class Selector(nn.Module):
     @property
     def mean(self) -> Tensor:
         """0-d float64, running mean of the batches' mean informativeness."""
-        return self.statistics[STATISTICS["mean"]]
+        return self.statistics[STATISTICS["mean"]].clone()
 
     @property
     def variance(self) -> Tensor:
         """0-d float64, running variance of the batches' mean informativeness."""
-        return self.statistics[STATISTICS["variance"]]
+        return self.statistics[STATISTICS["variance"]].clone()
 
     @property
     def within(self) -> Tensor:
         """0-d float64, running variance of informativeness about the running mean."""
-        return self.statistics[STATISTICS["within"]]
+        return self.statistics[STATISTICS["within"]].clone()
 
     @property
     def threshold(self) -> Tensor:
         """0-d float64, I_T for the next batch."""
-        return self.statistics.select(0, STATISTICS["threshold"])
+        return self.statistics.select(0, STATISTICS["threshold"]).clone()
 
     @property
     def batches(self) -> Tensor:
         """0-d int64, batches with at least one scored sample."""
-        return self.counters[COUNTERS["batches"]]
+        return self.counters[COUNTERS["batches"]].clone()
 
     @property
     def candidates(self) -> Tensor:
         """0-d int64, samples scored (finite, with label tokens)."""
-        return self.counters[COUNTERS["candidates"]]
+        return self.counters[COUNTERS["candidates"]].clone()
 
     @property
     def selected(self) -> Tensor:
         """0-d int64, samples selected."""
-        return self.counters[COUNTERS["selected"]]
+        return self.counters[COUNTERS["selected"]].clone()
 
     @property
     def skipped(self) -> Tensor:
         """0-d int64, samples that could not be scored (non-finite, or without label tokens)."""
-        return self.counters[COUNTERS["skipped"]]
+        return self.counters[COUNTERS["skipped"]].clone()
 
     @property
     def realised_ratio(self) -> Tensor:
@@ -295,7 +295,7 @@ class Selector(nn.Module):
         """SIREN, then ORIS, which advances the state."""
         preset, state = self.preset, (self.statistics, self.counters)
         rule = rule_of(preset.siren, batch.valid, "siren")
-        threshold = self.threshold.clone()
+        threshold = self.threshold
         measured = batch.scores if batch.measured else None  # not the diagonal of the Gram matrix
         first = batch.gram, batch.valid, self._floor(batch), rule, preset.ridge
         adjusted, picks = operators.siren(*first, measured)

@@ -74,6 +74,15 @@ def test_of_a_selector_that_remembers(remember):
     assert_same_stream(scored("ghost"), "aot_eager", selector, batches)
 
 
+def test_sketches_of_any_strides():
+    def choose(selector, gram, sketch):
+        return selector.select(gram=gram, sketch=sketch).mask
+
+    grads = [torch.randn(8, 512, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    given = [(oasis.grad_gram(g), g.double().T.contiguous().T) for g in grads]
+    assert_same_stream(choose, "inductor", oasis.Selector(0.5, remember=4), given)
+
+
 def test_all_of_head_gram_and_siren():
     def results(hidden, weight, labels, sample):
         head = oasis.head_gram(hidden, weight, labels, sample, num_samples=N, method="ghost")

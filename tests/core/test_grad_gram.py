@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import oasis
-from oasis import reference
+from oasis import operators, reference
 from oasis.operators import cuda, launch
 
 
@@ -40,6 +40,13 @@ def test_every_stride_pattern(layout, dtype, generator):
     before = grads.clone()
     assert_gram(oasis.grad_gram(grads), grads)
     assert torch.equal(grads, before)
+
+
+def test_more_dimensions_than_the_core_has_strides_for(generator):
+    g = torch.randn(4, *[3] * 9, generator=generator)[(slice(None), *[slice(0, 2)] * 9)]
+    assert torch.equal(oasis.grad_gram(g), oasis.grad_gram(g.flatten(1)))
+    found = (operators.grad_sketch([x], 64, 0) for x in (g, g.flatten(1)))
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

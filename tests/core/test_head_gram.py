@@ -110,6 +110,15 @@ def test_vocabulary_padded_with_minus_infinity(generator):
     assert_relative(got.entropy, want.entropy, 1e-13)
 
 
+@pytest.mark.parametrize("softcap", [0.25, 2.0])
+def test_minus_infinity_under_a_soft_cap_is_minus_the_cap(softcap, generator):
+    """Below a cap of 1 the lowest float64, over the cap, is minus infinity again."""
+    arguments = problem(generator, lengths=[3, 4], d=6, v=300)
+    bias = torch.zeros(300, dtype=torch.float64)
+    bias[200:] = -torch.inf
+    assert_like_reference(arguments | {"bias": bias, "softcap": softcap}, rtol=1e-8)
+
+
 @pytest.mark.parametrize("size", [1e3, 1e5])
 def test_huge_logits_do_not_overflow(size, generator):
     arguments = problem(generator, lengths=[3, 4], d=6, v=300, sharpness=size)

@@ -85,6 +85,17 @@ def test_a_bad_sample_stays_in_its_row(bad, dtype, generator):
     assert not torch.isfinite(got.gram[1, 1])
 
 
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FC00001, 0x7F800001, 0x7FFFFFFF, -1, -(1 << 22)])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_no_nan_of_the_head_is_lost(bits, softcap, generator):
+    """Whatever its last digits are, which an exponential by bits would read."""
+    arguments = problem(generator, lengths=[3, 2], d=4, v=90, masked=0, dtype=torch.float32)
+    arguments["labels"] %= 50
+    arguments["weight"][60, 0] = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    got = oasis.head_gram(**arguments, softcap=softcap)
+    assert got.loss.isnan().all() and got.gram.diagonal().isnan().all()
+
+
 BAD = {
     "label too large": ({"labels": [1, 2, -100, 30, 5]}, ValueError, ["labels", "30", "1", "3"]),
     "label negative": ({"labels": [1, -1, -100, 3, 5]}, ValueError, ["labels", "-1", "0", "1"]),

@@ -152,6 +152,31 @@ def test_what_is_no_gram_matrix_is_refused(gram):
         oasis.siren(gram)
 
 
+@pytest.mark.parametrize("method", ["ghost", "instantiate", "sketch", "folded"])
+@pytest.mark.parametrize("lead", [373.0, 400.0, 740.0, 750.0])
+def test_a_token_too_sure_to_teach_anything_is_left_out(lead, method, monkeypatch):
+    """Its squared norm underflows before its products with others do, which then exceed it."""
+    head = torch.tensor([[lead, 0.0], [1.0, 1.0]]), torch.eye(4, 2), torch.tensor([0, 2])
+    scores = oasis.head_gram(*head, torch.tensor([0, 1]), num_samples=2, method=method)
+    selection = oasis.Selector(1.0, nonfinite="raise").select(gram=scores)
+    assert selection.mask.tolist() == [bool(scores.gram[0, 0] > 0), True]
+    assert not selection.skipped.any()
+    oasis.siren(scores.gram)
+    monkeypatch.setattr(candidates.launch, "BUILT", False)  # plain torch, on CPU tensors
+    plain = candidates.usable_on_gpu(scores.gram, None, None, None, "gram", True)
+    assert plain[-1] == WRONGS["nothing"]
+
+
+def test_what_is_left_out_may_be_anything():
+    gram, scores = torch.eye(4).double(), torch.ones(4).double()
+    gram[3, 3], gram[0, 3], gram[3, 1], scores[3] = -1, 7, -9, -1
+    valid = torch.tensor([True, True, True, False])
+    assert oasis.siren(gram, valid=valid).order.tolist() == [0, 1, 2]
+    for given in (None, scores):
+        found = oasis.Selector(1.0).select(gram=gram, valid=valid, scores=given)
+        assert torch.equal(found.mask, valid)
+
+
 SOMEWHERE = "gram: non-finite entries between samples with finite norms"
 
 

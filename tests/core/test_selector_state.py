@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -139,6 +141,23 @@ def test_a_state_dict_without_the_selector_leaves_it_alone():
     with pytest.raises(RuntimeError, match="own.statistics"):
         module.load_state_dict(rest)
     assert all(torch.equal(v, before[k]) for k, v in module["own"].state_dict().items())
+
+
+def test_numbers_of_numpy_are_saved_as_the_numbers_that_they_are():
+    options = {"remember": np.int64(8), "warmup": np.int32(5), "beta": np.float32(0.5)}
+    selector = oasis.Selector(np.float64(0.25), **options, ridge=Fraction(1, 2))
+    selector.select(torch.randn(8, 30))
+    plain = {name: value.item() for name, value in options.items()}
+    oasis.Selector(0.25, **plain, ridge=0.5).load_state_dict(selector.state_dict())
+
+
+def test_what_is_read_of_a_state_is_not_the_state():
+    selector = oasis.Selector(0.5)
+    before = selector.selected, selector.candidates, selector.threshold, selector.mean
+    kept = [value.item() for value in before]
+    selector.select(torch.randn(8, 30))
+    assert [value.item() for value in before] == kept
+    assert selector.candidates - before[1] == 8
 
 
 def test_ratio_one_keeps_its_threshold():

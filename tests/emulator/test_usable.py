@@ -59,6 +59,21 @@ def test_what_is_wrong_becomes_a_code_and_nobody_is_valid(device, generator, mon
         assert plain[-1] == WRONGS[name] and not plain[2].any()
 
 
+def test_norms_too_small_for_a_double_and_samples_left_out_are_nothing_wrong(device, monkeypatch):
+    monkeypatch.setattr(candidates.launch, "BUILT", False)
+    gram = torch.diag(torch.tensor([0.0, 2.0, 1e-320, 1.0], dtype=torch.float64))
+    gram[0, 1] = gram[1, 0] = -1e-171
+    gram[2, 1] = gram[1, 2] = 3e-160
+    gram[3, 3], gram[3, 1] = -1.0, 50.0
+    scores = torch.tensor([1.0, 1.0, 1.0, -1.0]).double()
+    valid = torch.tensor([True, True, True, False])
+    for given in (None, scores):
+        want = operators.usable(gram, valid, given, None, "gram", True)
+        assert_same(device.usable(gram, valid, given), want)
+        assert_same(usable_on_gpu(gram, valid, given, None, "gram", True), want)
+        assert want[2].tolist() == [False, True, True, False]
+
+
 def test_what_cannot_be_scored_is_left_out_where_asked(device, generator):
     gram, sketch = random_gram(9, 20, generator), torch.zeros(9, 40, dtype=torch.float64)
     gram[6] = gram[:, 6] = torch.inf

@@ -38,6 +38,17 @@ def test_head_variants(reduction, scale, with_bias, softcap, dtype, rtol, genera
     assert_like_reference(arguments, rtol, 1e-5)
 
 
+@pytest.mark.parametrize("method", ["ghost", "folded"])
+def test_autocast_halves_nothing(method, generator):
+    """Inner products of the hidden states here are beyond float16."""
+    arguments = problem(generator, lengths=[2, 1, 4], d=64, v=137, dtype=torch.float32)
+    arguments["hidden"] *= 40
+    want = oasis.head_gram(**arguments, method=method)
+    with torch.autocast("cpu", dtype=torch.float16):
+        got = oasis.head_gram(**arguments, method=method)
+    assert torch.equal(got.gram, want.gram) and torch.equal(got.loss, want.loss)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_saturated_softcap(dtype, generator):
     # The likeliest columns hardly count: their chain factor is down to 4 exp(-2 x 50 / 12). Here

@@ -1,6 +1,7 @@
 // Candidates on their way to a selection: what a Gram matrix must be, and who can be scored. One
 // source for host and device.
 #pragma once
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 
@@ -29,6 +30,12 @@ struct Usable {
 
 OASIS_HD static inline bool finite_number(double x) { return x - x == 0; }
 
+// The norm of a squared norm. Where that is too small for a double its products with others are not
+// yet: it may then be anything up to DBL_MIN. NaN stays.
+OASIS_HD static inline double norm_of(double squared) {
+  return sqrt(squared < DBL_MIN ? DBL_MIN : squared);
+}
+
 // Whether entries (i, j) and (j, i) miss symmetry or Cauchy-Schwarz by more than low precision
 // explains; `limit` is the product of the norms. NaN is for others to judge.
 OASIS_HD static inline bool no_product(double here, double there, double limit) {
@@ -46,7 +53,7 @@ OASIS_HD static inline Wrong judge_candidate(const Usable& u, int64_t i, bool fi
   u.skipped[i] = given && !finite;
   u.valid[i] = given && finite && score > 0 && norm > 0;
   u.informativeness[i] = u.valid[i] ? score : 0.0;
-  if (u.scores && score < 0) return Wrong::score;
+  if (given && u.scores && score < 0) return Wrong::score;
   return u.raises && u.skipped[i] ? Wrong::skipped : Wrong::nothing;
 }
 
