@@ -12,13 +12,13 @@ from torch import nn
 
 from oasis import policies
 from oasis.lab.config import RunConfig
-from oasis.lab.trainer import prepare
+from oasis.lab.trainer import passing_trainer, prepare
 from oasis.lab.workspace import Workspace
+from oasis.train import SelectionTrainer
 from oasis.train.batch.columns import ITEM, TASK
 from oasis.train.batch.subbatch import right_padded, take
 from oasis.train.loss import summed_cross_entropy
 from oasis.train.scoring import inspect_head
-from oasis.train.signals.compute import compute
 
 
 def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[str]:
@@ -30,7 +30,8 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
     policy = policies.create(config.policy, config.ratio, config.seed, **config.policy_options)
     workspace = workspace or Workspace(config)
     yield from workspace.said
-    planned = prepare(config, workspace, policy).plan
+    prepared = prepare(config, workspace, policy)
+    planned = prepared.plan
     ratio = 1.0 if config.policy == "full" else config.ratio
     candidates = planned.batches * config.batch_size
     at_most = "" if config.rescore is None else "at most "  # those that return may be left out
@@ -46,7 +47,8 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
         f"{config.batch_size}, about {int(ratio * candidates)} samples trained on "
         f"(policy {config.policy}, ratio {ratio:g})"
     )
-    with workspace.lora(config) as model:
+    with passing_trainer(config, workspace, policy, prepared) as trainer:
+        model = trainer.model
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         whole = sum(p.numel() for p in model.parameters())
         yield f"LoRA trains {trained:,} of {whole:,} parameters on {workspace.device}"
@@ -54,9 +56,7 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
         fill = config.mode == "fill"
         unit, count = ("candidate batch", planned.batches) if fill else ("step", planned.steps)
         each = planned.batches // count
-        score, train = (
-            each * seconds for seconds in _measure(config, workspace, model, policy, ratio)
-        )
+        score, train = (each * seconds for seconds in _measure(config, workspace, trainer, ratio))
         yield (
             f"a {unit} takes about {score + train:.2f} s ({score:.2f} s to score, {train:.2f} s to "
             f"train), all {count} about {_duration(count * (score + train))}; "
@@ -66,11 +66,7 @@ def dry_run(config: RunConfig, workspace: Workspace | None = None) -> Iterator[s
 
 
 def _measure(
-    config: RunConfig,
-    workspace: Workspace,
-    model: nn.Module,
-    policy: policies.Policy,
-    ratio: float,
+    config: RunConfig, workspace: Workspace, trainer: SelectionTrainer, ratio: float
 ) -> tuple[float, float]:
     """Seconds to score a candidate batch and to train on the share `ratio` of it: the second time,
     since the first warms up.
@@ -83,15 +79,13 @@ def _measure(
             if name not in (TASK, ITEM)
         }
     )
-    needs = frozenset(policy.needs) - {"validation"}
+    model: nn.Module = trainer.model
     head = inspect_head(model, batch)
     chosen = take(batch, torch.arange(max(1, round(ratio * len(items)))))
     score = train = 0.0
     for _ in range(2):
         start = time.perf_counter()
-        if needs:
-            found = compute(model, batch, head, needs, layer=config.layer)
-            del found
+        trainer.score_and_forget(batch)
         scored = time.perf_counter()
         loss, count, _ = summed_cross_entropy(model, chosen, gather=head.gather)
         (loss / count).backward()

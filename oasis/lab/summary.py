@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from oasis.lab.metrics import loss_text
 from oasis.lab.record.result import RunResult
-from oasis.train.reasons import short_answers
 
 
 def summary(result: RunResult) -> Iterator[str]:
@@ -28,6 +27,3 @@ def summary(result: RunResult) -> Iterator[str]:
     else:  # mode "fill"
         waited = result.selected - result.trained
         yield f"{taken} in {result.seconds:.0f} s; {waited} selected ones still waited for more"
-    counted = result.trained, result.trained_tokens, result.candidates, result.candidate_tokens
-    if (hint := short_answers(*counted)) is not None:
-        yield hint

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import nn
@@ -66,8 +67,17 @@ def prepare(
     planned = plan(config, stream)
     cpu = workspace.device.type == "cpu"
     arguments = training_arguments(config, planned.steps, cpu=cpu, progress=progress)
-    elsewhere = copy.copy(arguments)
+    prepared = Prepared(stream, planned, arguments)
+    with passing_trainer(config, workspace, policy, prepared):
+        return prepared
+
+
+@contextmanager
+def passing_trainer(
+    config: RunConfig, workspace: Workspace, policy: Policy, prepared: Prepared
+) -> Iterator[SelectionTrainer]:
+    """The trainer of a run, of which nothing is left afterwards: no LoRA, no folder."""
+    arguments = copy.copy(prepared.arguments)
     with tempfile.TemporaryDirectory() as folder, workspace.lora(config) as model:
-        elsewhere.output_dir = folder  # is made
-        trainer_of(config, workspace, model, policy, stream, elsewhere)
-    return Prepared(stream, planned, arguments)
+        arguments.output_dir = folder  # is made
+        yield trainer_of(config, workspace, model, policy, prepared.stream, arguments)

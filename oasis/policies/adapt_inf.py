@@ -74,6 +74,7 @@ class AdaptInf(Resumable):
     """
 
     name = "adapt_inf"
+    gives_scores = False
     needs = frozenset({"middle_grads", "loss", "entropy", "el2n"})
     parts = ("kmeans", "quotas", "pool", "generator")
 

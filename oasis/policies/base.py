@@ -82,7 +82,8 @@ class Policy(Protocol):
     means that no scoring forward is run. A policy may also have `statistics() -> dict[str, float]`
     with any of "threshold", "mean", "deviation", which the trainer then logs. One that needs
     "validation" may say how many rows of earlier batches: an int `validation`, default 8. One whose
-    `total_batches` is None is given the number of candidate batches when a training begins.
+    `total_batches` is None is given the number of candidate batches when a training begins. One
+    that ranks no candidates in its selections has `gives_scores = False`.
     """
 
     name: str

@@ -51,6 +51,7 @@ class Coincide(Resumable):
     """
 
     name = "coincide"
+    gives_scores = False
     needs = frozenset({"features_multi"})
     parts = ("kmeans", "quotas", "pool")
 

@@ -52,6 +52,7 @@ class DBP(Resumable):
     """
 
     name = "dbp"
+    gives_scores = False
     needs = frozenset({"features", "entropy", "image_text_score"})
     parts = ("kmeans", "quotas", "pool")
 

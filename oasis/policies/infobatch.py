@@ -57,6 +57,7 @@ class InfoBatch(Resumable):
     """
 
     name = "infobatch"
+    gives_scores = False
     needs = frozenset({"loss"})
     parts = ("generator",)
 

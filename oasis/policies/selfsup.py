@@ -43,6 +43,7 @@ class SelfSup(Resumable):
     """
 
     name = "selfsup"
+    gives_scores = False
     needs = frozenset({"features"})
     parts = ("kmeans", "quotas")
 

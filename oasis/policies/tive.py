@@ -46,6 +46,7 @@ class Tive(Resumable):
     """
 
     name = "tive"
+    gives_scores = False
     needs = frozenset({"full_grads"})
     parts = ("kmeans", "quotas", "pool", "generator")
 

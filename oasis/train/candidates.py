@@ -117,6 +117,17 @@ class ScoredCandidates(Processes):
         # Rows of earlier batches are below those.
         return Signals(len(labels), **free, **known), columns(kept, labels.shape, parts)
 
+    def score_and_forget(self, batch: dict) -> None:
+        """What scoring a batch of candidates takes, for who measures it: nothing is chosen, and no
+        state moves.
+        """
+        needs = frozenset(self._selection.policy.needs)
+        if not self._inspected:
+            self._inspect(batch)
+        if needs:
+            with self._reuse.keeping() if self.reuse_forward else nullcontext():
+                self._scores(batch, needs, len(batch["labels"]))
+
     def _scores(self, batch: dict, needs: frozenset[str], count: int) -> dict:
         head, size, depth = self._score_head, self.score_batch_size, self.score_depth
         assert head is not None  # `_inspect` has been

@@ -13,6 +13,7 @@ from oasis import Selection
 from oasis.policies import Policy
 
 OFF = "leave rescore off"
+GIVES_NONE = f"rescore: got {{}} and the policy {{!r}}, which gives no scores to go by; {OFF}"
 
 
 class LastScores:
@@ -43,10 +44,7 @@ class LastScores:
         """
         score = score_of(selection)
         if score is None:
-            raise ValueError(
-                f"rescore: got {self.share} and the policy {name!r}, which gives no scores to go "
-                f"by; {OFF}"
-            )
+            raise ValueError(GIVES_NONE.format(self.share, name))
         known = judged.cpu() & ~selection.skipped.cpu() & score.isfinite().cpu()
         for row in known.nonzero().flatten().tolist():
             self.scores[items[row]] = float(score[row])
@@ -95,6 +93,8 @@ def check_rescore(share: Any, policy: Policy, reuse_forward: bool) -> LastScores
         raise ValueError(
             f"rescore: got {share} and the policy {policy.name!r}, which scores nothing; {OFF}"
         )
+    if not getattr(policy, "gives_scores", True):
+        raise ValueError(GIVES_NONE.format(share, policy.name))
     if reuse_forward:
         raise ValueError(
             f"rescore: got {share} with reuse_forward, which keeps a forward of all candidates; "

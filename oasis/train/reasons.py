@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from oasis import Selection
-from oasis.policies import Signals
+from oasis.policies import Policy, Signals
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,23 @@ def redundant(selection: Selection, signals: Signals) -> list[Redundant | None] 
     return found
 
 
+FEW = 32  # selected samples, of which nothing is said
 SHORT = 0.7  # of the mean length of the candidates
 
 
 def short_answers(
-    selected: int, selected_tokens: int, candidates: int, candidate_tokens: int
+    policy: Policy, selected: int, selected_tokens: int, candidates: int, candidate_tokens: int
 ) -> str | None:
-    """What to do where the selected samples have much fewer label tokens than there are."""
-    if not (selected and candidates):
+    """What to do where a policy that goes by the gradient's norm selects samples with much fewer
+    label tokens than the candidates have.
+    """
+    if getattr(policy, "metric", None) != "fisher" or selected < FEW:
         return None
     ours, all_of_them = selected_tokens / selected, candidate_tokens / candidates
     if ours >= SHORT * all_of_them:
         return None
     return (
         f"the selected samples have {ours:.1f} label tokens each, the candidates "
-        f"{all_of_them:.1f}: a gradient's norm prefers short answers; metric='token_fisher' "
-        "(policies oasis and vanilla) weighs lengths alike"
+        f"{all_of_them:.1f}: a gradient's norm prefers short answers, metric='token_fisher' does "
+        "not"
     )

@@ -308,8 +308,9 @@ class SelectionMixin(SelectionCheckpoints, ScoredCandidates, SelectedSteps):
             logger.warning("candidate batches are of one sample, which is compared with no other: "
                            "set per_device_train_batch_size to more")  # fmt: skip
         if counts.batches == LOOK:
-            tokens = counts.selected_tokens, counts.candidate_tokens
-            hint = short_answers(counts.selected, tokens[0], counts.candidates, tokens[1])
+            ours = counts.selected, counts.selected_tokens
+            all_of_them = counts.candidates, counts.candidate_tokens
+            hint = short_answers(self.policy, *ours, *all_of_them)
             if hint is not None:
                 logger.warning(hint)
         if self._step.is_dry(selection, signals):

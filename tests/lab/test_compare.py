@@ -152,6 +152,11 @@ def test_mistakes_are_named(place, tmp_path, change, message):
         Grid(**{**good, **change, "run": run})
 
 
+def test_rows_of_ones_own_have_no_orders():
+    with pytest.raises(ValueError, match="orders: the tasks are those of data, in the order of"):
+        Grid(policies=["random"], orders=[[0, 1]], run={"data": ["a.jsonl", "b.jsonl"]})
+
+
 def test_the_file(place, tmp_path):
     values = settings(place, tmp_path, ["random"])
     del values["name"], values["out"]

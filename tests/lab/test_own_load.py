@@ -126,6 +126,44 @@ def test_a_closed_set_of_answers_is_found_or_given(tmp_path):
     assert any("20 with another answer than data.answers has" in line for line in given.said)
 
 
+@pytest.mark.parametrize("around", ["{}", " {}", "\n{}", "{}\n", "  {} "])
+def test_answers_are_judged_in_the_white_space_that_they_are_learnt_in(tmp_path, around):
+    answers = [around.format(answer) for answer in ("red", "green")]
+    (task,) = loaded(rows_file(tmp_path / "a.jsonl", pairs(40, answers))).tasks
+    assert task.choices == ("green", "red")
+    (ids,) = task.choice_ids.values()
+    for item in (*task.train, *task.test):
+        learnt = [label for label in item["labels"] if label != -100]
+        assert learnt == ids[task.choices.index(item["answer"])]
+
+
+def test_answers_that_are_none_of_those_given_are_counted_however_many_there_are(tmp_path):
+    long = [dict(row, completion="green " * 20) for row in pairs(10)]
+    path = rows_file(tmp_path / "a.jsonl", long + pairs(40, WORDS * 4))
+    given = loaded({"path": path, "answers": ["one", "two"]})
+    assert any("40 with another answer than data.answers has" in line for line in given.said)
+    with pytest.raises(ValueError, match="data.answers: no row of the task 'a' is answered by one"):
+        loaded({"path": path, "answers": ["yes", "no"]})
+
+
+def test_held_out_rows_of_a_task_without_any_to_train_on_are_refused_if_there_is_one_too(tmp_path):
+    train = rows_file(tmp_path / "c.jsonl", [dict(row, task="x") for row in pairs(4)])
+    test = rows_file(tmp_path / "d.jsonl", [dict(row, task="y") for row in pairs(4)])
+    with pytest.raises(ValueError, match="d.jsonl:1: of the task 'y', of which there are no rows"):
+        loaded({"path": train, "test": test, "task": "task"})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_question_that_is_most_of_the_rows_is_not_held_out(tmp_path, seed):
+    same = [dict(row, prompt="Text : one Label :") for row in pairs(120)]
+    path = rows_file(tmp_path / "a.jsonl", same + pairs(80))
+    (task,) = loaded(path, seed=seed).tasks
+    assert 18 <= len(task.test) <= 20
+    alone = loaded(rows_file(tmp_path / "b.jsonl", same), seed=seed)
+    assert len(alone.tasks[0].train) == 120
+    assert any("b: nothing is held out, since its rows ask the same" in x for x in alone.said)
+
+
 @pytest.mark.parametrize("answers", [WORDS, ("red",), ("red", "green " * 8)])
 def test_free_text_is_not_taken_for_a_closed_set(tmp_path, answers):
     path = rows_file(tmp_path / "a.jsonl", pairs(40, answers))  # 8 x 5, 1, or a long one

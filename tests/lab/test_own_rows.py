@@ -118,6 +118,12 @@ def test_a_damaged_row_is_named(tmp_path, name, content, where, says):
     assert str(error.value).startswith(f"{path}{where}: ") and says in str(error.value)
 
 
+def test_half_a_character_in_a_field_that_nobody_uses_stays_as_it_was(tmp_path):
+    rows = [{"prompt": "a", "completion": "b", "note": "\ud800"}]
+    (row,) = read_rows(write(tmp_path / "a.json", json.dumps(rows)))
+    assert json.loads(row.line.encode()) == rows[0] == row.values
+
+
 def test_what_is_no_source_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file .*absent.jsonl"):
         read_rows(str(tmp_path / "absent.jsonl"))
@@ -180,6 +186,7 @@ def test_fields_are_taken_as_given():
         ({"prompt": "a", "completion": 1.5}, {}, 'here:1: got a number as "completion", expected'),
         ({"prompt": "a", "completion": True}, {}, 'here:1: got true as "completion"'),
         ({"prompt": {"a": 1}, "completion": "b"}, {}, 'here:1: got an object as "prompt"'),
+        ({"prompt": "a \ud800", "completion": "b"}, {}, "here:1: got half a character ('\\ud800')"),
         ({"messages": "hello"}, {}, 'here:1: got a text as "messages", expected a list of turns'),
         ({"messages": ["hello"]}, {}, 'here:1: got a text as "messages"[0], expected an object'),
         ({"messages": [{"role": "tool", "content": "x"}]}, {}, "here:1: got the role 'tool'"),

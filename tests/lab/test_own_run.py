@@ -202,19 +202,3 @@ def test_off_a_terminal_there_are_no_carriage_returns(folder, tmp_path):
     assert done.returncode == 0, done.stderr
     assert b"\r" not in done.stdout + done.stderr
     assert done.stderr.startswith(b"oasis: ")
-
-
-def test_short_answers_are_said_to_be_preferred(folder, tmp_path, capsys):
-    """By the norm of its gradient, a mean over its tokens, a short answer counts for more."""
-    rows = [
-        {"prompt": f"Say {i}:", "completion": "ab" if i % 2 else "abcdefghijkl"} for i in range(60)
-    ]
-    data = tiny_folder.write_rows(tmp_path / "rows.jsonl", rows)
-    hint = "a gradient's norm prefers short answers"
-    for metric, said in (("fisher", True), ("token_fisher", False), ("loss", False)):
-        more = ("policy=vanilla", f"policy_options.metric={metric}", f"name={metric}")
-        assert train(folder, tmp_path, "--data", data, "data.answers=[]", *more) == 0
-        assert (hint in capsys.readouterr().out) == said
-        step = [e for e in events_of(tmp_path, metric) if e["type"] == "step"]
-        each = sum(e["tokens"] for e in step) / sum(e["samples"] for e in step)
-        assert (each < 0.7 * 8) == said  # 3 and 13 tokens, with their ends

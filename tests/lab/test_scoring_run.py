@@ -10,6 +10,7 @@ from oasis.lab.dry_run import dry_run
 from oasis.lab.record.log import read_events
 from oasis.lab.report.runs import Run
 from oasis.lab.run import run
+from oasis.train.candidates import ScoredCandidates
 
 CHECKPOINTED = {"training": {"gradient_checkpointing": True}}
 
@@ -96,6 +97,22 @@ def test_a_dry_run_refuses_what_the_run_does(tmp_path):
     settings = config(tmp_path, reuse_forward=True, **CHECKPOINTED)
     assert any("8 steps" in line for line in dry_run(settings, workspace(settings)))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("changes", [{"score_depth": 1}, {"reuse_forward": True, **CHECKPOINTED}])
+def test_a_dry_run_scores_as_the_run_does(tmp_path, monkeypatch, changes):
+    asked = []
+    scores = ScoredCandidates._scores
+
+    def watched(self, batch, needs, count):
+        asked.append((self.score_depth, self.reuse_forward, count))
+        return scores(self, batch, needs, count)
+
+    monkeypatch.setattr(ScoredCandidates, "_scores", watched)
+    settings = config(tmp_path, **changes)
+    assert any("s to score" in line for line in dry_run(settings, workspace(settings)))
+    how = changes.get("score_depth"), changes.get("reuse_forward", False)
+    assert asked == [(*how, settings.batch_size)] * 2  # the first time warms up
 
 
 def test_a_policy_that_scores_nothing_is_refused_before_all_else():

@@ -191,10 +191,14 @@ def test_killed_between_the_two_files_it_brings_the_other(folder, rows, tmp_path
     with pytest.raises(Killed):
         select(part, progress=False)
     monkeypatch.setattr(Files, "finish", finish)
-    (tmp_path / "part.jsonl.partial" / "record.jsonl").rename(tmp_path / "part.record.jsonl")
+    partial, record = tmp_path / "part.jsonl.partial" / "record.jsonl", part.out
+    record = tmp_path / "part.record.jsonl"
+    record.write_text("somebody's")
     with pytest.raises(ValueError, match="part.record.jsonl is there already"):
-        Files(part.out).refuse_existing()
-    (tmp_path / "part.record.jsonl").rename(tmp_path / "part.jsonl.partial" / "record.jsonl")
+        select(part, progress=False)
+    partial.rename(record)
+    with pytest.raises(ValueError, match="part.record.jsonl is there already"):
+        select(settings(folder, rows, part.out, ratio=0.5), progress=False)
     again = select(part, progress=False)
     assert again.out.read_bytes() == whole.out.read_bytes() and again.counts() == whole.counts()
 

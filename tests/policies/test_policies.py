@@ -9,6 +9,7 @@ from policy_signals import CLUSTERING, poison, signals
 import oasis
 from oasis import policies
 from oasis.policies import Budget, Policy, Signals
+from oasis.train.last_scores import score_of
 
 
 @pytest.mark.parametrize("name", policies.names())
@@ -92,6 +93,13 @@ def test_a_state_of_another_ratio_is_refused(name):
     for step in range(4):
         batch = signals(16, step)
         assert torch.equal(policy.observe(batch).mask, untouched.observe(batch).mask)
+
+
+@pytest.mark.parametrize("name", [n for n in policies.names() if policies.create(n).needs])
+def test_a_policy_says_whether_its_selections_rank_candidates(name):
+    policy = policies.create(name, 0.5)
+    score = score_of(policy.observe(signals(16)))
+    assert getattr(policy, "gives_scores", True) == (score is not None)
 
 
 BUDGETED = [name for name in policies.names() if name not in ("full", "oasis")]

@@ -133,6 +133,7 @@ def test_it_resumes_to_the_same_scores(tmp_path):
         ({"rescore": 1.0}, "rescore: got 1.0, expected a number between 0 and 1"),
         ({"rescore": True}, "rescore: got True, expected a number between 0 and 1"),
         ({"rescore": 0.5, "policy": "random"}, "policy 'random', which scores nothing"),
+        ({"rescore": 0.5, "policy": "tive"}, "policy 'tive', which gives no scores to go by"),
         (
             {"rescore": 0.5, "reuse_forward": True, "gradient_checkpointing": True},
             "rescore: got 0.5 with reuse_forward",

@@ -230,6 +230,11 @@ class Grid(Settings):
         settings = {"save_steps": SAVE_STEPS, **self.run, **entry.run}
         with self._placed(entry):
             tasks = RunConfig.from_mapping(settings).tasks
+        if not tasks and (entry.orders or self.orders):
+            raise ValueError(
+                "orders: the tasks are those of data, in the order of its files; an entry's "
+                "run.data has another"
+            )
         orders = entry.orders or self.orders or [list(range(len(tasks)))]
         ratios = [1.0] if entry.policy == "full" else (entry.ratios or self.ratios)
         for order in _orders(orders, len(tasks)):

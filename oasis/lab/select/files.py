@@ -55,10 +55,15 @@ class Files:
             if path.exists() and os.path.exists(source) and path.samefile(source):
                 raise ValueError(f"out: {path} is the file to select from, {source}")
 
-    def refuse_existing(self) -> None:
-        """ValueError where a file is in the way."""
-        for path in (self.out, self.record_path):
-            if os.path.lexists(path):
+    def refuse_existing(self, settings: str) -> None:
+        """ValueError where a file is in the way, and is none that a selection with these `settings`
+        (JSON) brought there before it was killed.
+        """
+        state = self.state()
+        done = state is not None and state.done and state.settings == settings
+        for name, path in ((RECORD, self.record_path), (KEPT, self.out)):
+            brought = done and not (self.folder / name).exists()
+            if os.path.lexists(path) and not brought:
                 raise ValueError(
                     f"out: {path} is there already; --overwrite replaces it, another --out does not"
                 )

@@ -91,7 +91,7 @@ def select(settings: SelectSettings, *, overwrite: bool = False, progress: bool 
     settings.check()
     files = Files(settings.out)
     if not overwrite:
-        files.refuse_existing()
+        files.refuse_existing(json.dumps(settings.as_json()))
     with locked(files.folder):
         try:
             outcome = _Selecting(settings, files, overwrite, progress).run()

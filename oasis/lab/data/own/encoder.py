@@ -73,11 +73,16 @@ class Encoder:
             return TOO_LONG
 
     def choices(self, sample: Sample, choices: Sequence[str]) -> list[list[int]]:
-        """Token ids of each of the `choices` as the answer of a sample with one at its end."""
+        """Token ids of each of the `choices` as the answer of a sample with one at its end, in the
+        white space that it has there.
+        """
         whole = replace(self, max_length=1 << 30)
+        before, behind = white_space(sample.turns[-1][1])
         found = []
         for choice in choices:
-            answered = replace(sample, turns=(*sample.turns[:-1], ("assistant", choice)))
+            answered = replace(
+                sample, turns=(*sample.turns[:-1], ("assistant", before + choice + behind))
+            )
             found.append([label for label in whole(answered).labels if label != IGNORED])
         return found
 
@@ -96,3 +101,9 @@ class Encoder:
         encoded = fitted(ids, labels, self.tokenizer, self.max_length)
         vision = row if any(key in IMAGE_KEYS for key in row) else None
         return replace(encoded, vision=vision, contents=tuple(contents))
+
+
+def white_space(text: str) -> tuple[str, str]:
+    """That before a text and that behind it; what is nothing else has it before."""
+    bare = text.lstrip()
+    return text[: len(text) - len(bare)], bare[len(bare.rstrip()) :]

@@ -207,6 +207,13 @@ def _as_text(value: Any, key: str, field: str) -> str:
         return str(value)
     if not isinstance(value, str):
         raise ValueError(f"{key}: got {kind_of(value)} as {field}, expected a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        half = value[error.start]
+        raise ValueError(
+            f"{key}: got half a character ({half!r}) in {field}, expected a text"
+        ) from None
     return value
 
 

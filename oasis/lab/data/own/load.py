@@ -15,7 +15,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from oasis.lab.data.encoded import EncodedTask
-from oasis.lab.data.own.encoder import Encoder
+from oasis.lab.data.own.encoder import Encoder, white_space
 from oasis.lab.data.own.fields import PAIR, Layout, Sample, find_layout
 from oasis.lab.data.own.rows import Row, read_rows
 from oasis.lab.data.own.scenario import Part, parts_of
@@ -107,6 +107,7 @@ class _Task:
     test: array = field(default_factory=lambda: array("q"))
     digests: array = field(default_factory=lambda: array("Q"))  # of those in `train`
     answers: Counter | None = field(default_factory=Counter)  # None: not a closed set
+    others: int = 0  # rows whose answer is none of those asked for
     styles: dict[str, Sample] = field(default_factory=dict)  # the first of each
     counts: Counts = field(default_factory=Counts)
     metric: str | None = None  # that a scenario names
@@ -170,7 +171,7 @@ class _Loader:
         for row, sample in samples(self.settings, source, vision):
             task = part.name if column is None else _task_of(row, column)
             if task not in self.tasks:
-                if held_out and len(self.parts) == 1 == len(self.tasks):
+                if held_out and column is None and len(self.parts) == 1 == len(self.tasks):
                     task = next(iter(self.tasks))
                 elif held_out:
                     raise ValueError(
@@ -189,6 +190,7 @@ class _Loader:
         if isinstance(encoded, str):
             return
         style = _style(sample)
+        task.others += answer is None or answer.strip() not in (self.settings.answers or ())
         if answer is None or len(answer) > LONGEST_CHOICE:
             task.answers = None
         elif task.answers is not None:
@@ -239,6 +241,11 @@ class _Loader:
                     f"data.answers: rows of the task {task.name!r} have no single answer at their "
                     "end that could be one of them"
                 )
+            if self.settings.answers and task.others == len(task.train) + len(task.test):
+                raise ValueError(
+                    f"data.answers: no row of the task {task.name!r} is answered by one of "
+                    f"{', '.join(self.settings.answers)}"
+                )
             return tuple(self.settings.answers)
         found = task.answers or {}
         if len(found) >= 2 and sum(found.values()) >= TIMES * len(found):
@@ -252,6 +259,11 @@ class _Loader:
         )  # fmt: skip
         rows = f"{task.counts.rows} row{'s' * (task.counts.rows != 1)}"
         yield f"{task.name}: {rows}, {train} to train on, {test} held out{how}"
+        if not self.tested and not test and round(self.settings.test_share * train):
+            yield (
+                f"{task.name}: nothing is held out, since its rows ask the same too often to be "
+                "parted by that; data.test names rows to judge by"
+            )
         for loss in task.counts.losses(self.max_length):
             yield f"{task.name}: {loss}"
         if task.metric is not None and not self._choices(task):
@@ -260,10 +272,8 @@ class _Loader:
         if choices and self.settings.answers is None:
             found = ", ".join(choices)
             yield f"{task.name}: judged by its answers, {found} (data.answers: [] for free text)"
-        elif choices and task.answers is not None:
-            others = sum(n for text, n in task.answers.items() if text not in choices)
-            if others:
-                yield f"{task.name}: {others} with another answer than data.answers has"
+        elif choices and task.others:
+            yield f"{task.name}: {task.others} with another answer than data.answers has"
 
 
 def _pictured(sample: Sample) -> dict[str, Any]:
@@ -282,10 +292,14 @@ def _task_of(row: Row, column: str) -> str:
 
 
 def _style(sample: Sample) -> str:
-    """How the answer follows: in a chat, behind white space, or with a space put between."""
+    """How the answer follows: in a chat, behind white space, or with a space put between; and the
+    white space that it has of its own.
+    """
+    around = "" if sample.answer is None else "{!r} {!r}".format(*white_space(sample.answer))
+    own = "" if around in ("", "'' ''") else f", its own {around}"
     if sample.kind != PAIR:
-        return sample.kind
-    return "pair, white space" if sample.turns[0][1][-1:].isspace() else "pair"
+        return sample.kind + own
+    return ("pair, white space" if sample.turns[0][1][-1:].isspace() else "pair") + own
 
 
 def _has_answers(task: _Task) -> bool:
@@ -293,11 +307,14 @@ def _has_answers(task: _Task) -> bool:
 
 
 def _split(task: _Task, share: float) -> None:
-    """Hold out the rows with the smallest digests; equal ones stay together."""
-    wanted = round(share * len(task.train))
-    if not wanted:
-        return
-    limit = sorted(task.digests)[wanted - 1]
+    """Hold out the rows with the smallest digests; equal ones stay together, but for groups that
+    would be more than the share.
+    """
+    left, held_out = round(share * len(task.train)), set()
+    for digest, size in sorted(Counter(task.digests).items()):
+        if size <= left:
+            left -= size
+            held_out.add(digest)
     pairs = list(zip(task.train, task.digests, strict=True))
-    task.test = array("q", (number for number, digest in pairs if digest <= limit))
-    task.train = array("q", (number for number, digest in pairs if digest > limit))
+    task.test = array("q", (number for number, digest in pairs if digest in held_out))
+    task.train = array("q", (number for number, digest in pairs if digest not in held_out))

@@ -124,7 +124,12 @@ def _json(path: Path) -> Iterator[Row]:
 
 
 def _row(values: dict[str, Any], key: str) -> Row:
-    return Row(key, values, json.dumps(values, ensure_ascii=False, default=_unnamed))
+    line = json.dumps(values, ensure_ascii=False, default=_unnamed)
+    try:
+        line.encode()
+    except UnicodeEncodeError:  # half a character, in whatever field
+        line = json.dumps(values, default=_unnamed)
+    return Row(key, values, line)
 
 
 def _unnamed(value: Any) -> str:
