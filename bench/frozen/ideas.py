@@ -9,6 +9,7 @@ import torch
 from oasis import Selection, operators, policies
 from oasis.names import COUNTERS
 from oasis.policies import Signals
+from oasis.policies.balanced import Counts
 
 
 class Residual(policies.Resumable):
@@ -97,3 +98,38 @@ class Aligned(policies.Resumable):
 
 
 policies.register("aligned", Aligned)
+
+
+class Counted(policies.Resumable):
+    """One after the other the candidate with the largest loss over (1 + how often its answer has
+    been selected) ** power: `balanced` and top-k by loss in one.
+
+    Args:
+        ratio, seed: as of every policy; nothing is drawn.
+        power: 0 is top-k by loss; the more, the nearer to `balanced`.
+    """
+
+    name = "counted"
+    needs = frozenset({"loss"})
+    parts = ("counts",)
+
+    def __init__(self, ratio: float = 0.25, seed: int = 0, *, power: float = 0.5):
+        self.budget = policies.Budget(ratio)
+        self.counts = Counts()
+        self.power = power
+
+    def observe(self, signals: Signals) -> Selection:
+        losses, answers = signals.loss.tolist(), signals.answer.tolist()
+        left = (signals.tokens > 0).nonzero().flatten().tolist()
+        mask = torch.zeros(signals.num_samples, dtype=torch.bool)
+        for _ in range(self.budget.take(len(left))):
+            row = max(
+                left, key=lambda i: losses[i] / (1 + self.counts.of[answers[i]]) ** self.power
+            )
+            left.remove(row)
+            self.counts.of[answers[row]] += 1
+            mask[row] = True
+        return policies.unscored(mask)
+
+
+policies.register("counted", Counted)
