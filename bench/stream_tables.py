@@ -112,7 +112,7 @@ def losses(rows: pd.DataFrame) -> list[list[str]]:
     flops = rows.assign(flops=(rows.score_flops + rows.train_flops) / 1e12)
     groups = {k: g.set_index("seed").sort_index() for k, g in flops.groupby(["label", "ratio"])}
     of_seed = {k: {seed: (loss,) for seed, loss in g.loss.items()} for k, g in groups.items()}
-    ours = next(seeds for (label, _), seeds in of_seed.items() if label == OURS)
+    ours = next((seeds for (label, _), seeds in of_seed.items() if label == OURS), {})
     lines = []
     for key, group in sorted(groups.items(), key=lambda pair: pair[1].loss.mean()):
         label, ratio = key
@@ -169,7 +169,7 @@ def run() -> None:
             continue
         if path.stem.startswith("real-"):
             table(path.stem, MEANS, means(rows))
-            tables(percent(rows))
+            tables(percent(rows), unscored=("random", "balanced"))
             continue
         found = variants(rows)
         for order in dict.fromkeys(v.order for v in found):

@@ -13,11 +13,14 @@ from bench.timing import table
 Values = dict[tuple[str, float], dict[int, tuple[float, float]]]  # macro, micro by seed
 
 
-def tables(rows: Sequence[Mapping], ours: str = "oasis") -> None:
+def tables(
+    rows: Sequence[Mapping], ours: str = "oasis", unscored: Sequence[str] = ("random",)
+) -> None:
     """Prints, by ratio, macro and micro accuracy by label, in percent, and what `ours` has more.
 
     Differences are paired by seed, with 95 % intervals of Student's t; p of the paired t-test is
-    corrected by Holm over the labels of the ratio. Labels with ratio 1 stand in every table.
+    corrected by Holm over the labels of the ratio that share two seeds with `ours`. Labels with
+    ratio 1 stand in every table, and so do larger shares of `unscored`, policies that cost less.
     """
     values: Values = {}
     for row in rows:
@@ -25,29 +28,29 @@ def tables(rows: Sequence[Mapping], ours: str = "oasis") -> None:
         of_label[int(row["seed"])] = float(row["macro"]), float(row["micro"])
     ratios = sorted({ratio for label, ratio in values if label == ours}, reverse=True)
     for ratio in ratios:
-        _of_ratio(values, ratio, ours)
+        _of_ratio(values, ratio, ours, unscored)
 
 
-def _of_ratio(values: Values, ratio: float, ours: str) -> None:
+def _of_ratio(values: Values, ratio: float, ours: str, unscored: Sequence[str]) -> None:
     there = {label: seeds for (label, r), seeds in values.items() if r in (ratio, 1.0)}
     shares = {f"{label} {100 * r:g} %": seeds for (label, r), seeds in values.items()
-              if label == "random" and ratio < r < 1}  # fmt: skip
+              if label in unscored and ratio < r < 1}  # fmt: skip
     there |= shares
     first = there[ours]
     rows = []
-    tests = [paired_difference(first, seeds, 0) for label, seeds in there.items() if label != ours]
-    corrected = iter(holm([p for _, _, p in tests]))
-    pairs = iter(tests)
+    tests = {label: paired_difference(first, seeds, 0)
+             for label, seeds in there.items() if label != ours}  # fmt: skip
+    family = [label for label, (_, half, _) in tests.items() if math.isfinite(half)]
+    corrected = dict(zip(family, holm([tests[label][2] for label in family]), strict=True))
     for label, seeds in there.items():
         means = [fmean(v[k] for v in seeds.values()) for k in (0, 1)]
         row = [label, str(len(seeds)), *(f"{mean:.1f}" for mean in means)]
         if label == ours:
             rows.append((means[0], [*row, "", "", ""]))
             continue
-        difference, half, _ = next(pairs)
-        micro, micro_half, _ = paired_difference(first, seeds, 1)
-        more = [f"{difference:+.1f} +- {half:.1f}", f"{micro:+.1f} +- {micro_half:.1f}"]
-        rows.append((means[0], [*row, *more, f"{next(corrected):.2g}"]))
+        more = [_with_interval(test) for test in (tests[label], paired_difference(first, seeds, 1))]
+        p = f"{corrected[label]:.2g}" if label in corrected else ""
+        rows.append((means[0], [*row, *more, p]))
     rows.sort(key=lambda row: -row[0])
     header = [
         "policy",
@@ -59,6 +62,11 @@ def _of_ratio(values: Values, ratio: float, ours: str) -> None:
         "Holm's p",
     ]
     table(f"{100 * ratio:g} %", header, [row for _, row in rows])
+
+
+def _with_interval(test: tuple[float, float, float]) -> str:
+    difference, half, _ = test
+    return f"{difference:+.1f} +- {half:.1f}" if math.isfinite(half) else f"{difference:+.1f}"
 
 
 def paired_difference(ours: Mapping, theirs: Mapping, which: int) -> tuple[float, float, float]:
