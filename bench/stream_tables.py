@@ -81,10 +81,14 @@ def paired(rows: pd.DataFrame) -> list[list[str]]:
     return lines
 
 
+def with_tflop(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(tflop=(rows.score_flops + rows.train_flops) / 1e12)
+
+
 def means(rows: pd.DataFrame) -> list[list[str]]:
     """By label and ratio, the best macro accuracy at the end first."""
-    flops = rows.assign(flops=(rows.score_flops + rows.train_flops) / 1e12).sort_values("seed")
-    groups = [(*key, group) for key, group in flops.groupby(["label", "ratio"])]
+    found = with_tflop(rows).sort_values("seed")
+    groups = [(*key, group) for key, group in found.groupby(["label", "ratio"])]
     lines = []
     for label, ratio, group in sorted(groups, key=lambda found: -found[2].a_last_macro.mean()):
         name = label if ratio == 1 else f"{label} {100 * ratio:g} %"
@@ -95,7 +99,7 @@ def means(rows: pd.DataFrame) -> list[list[str]]:
                 ", ".join(f"{100 * value:.1f}" for value in group.a_last_macro),
                 f"{100 * group.a_last_micro.mean():.1f}",
                 f"{100 * group.a_avg.mean():.1f}",
-                f"{group.flops.mean():.1f}",
+                f"{group.tflop.mean():.1f}",
             ]
         )
     return lines
@@ -109,8 +113,8 @@ def percent(rows: pd.DataFrame) -> list[dict]:
 
 def losses(rows: pd.DataFrame) -> list[list[str]]:
     """Held-out losses of free text, the least first, and what ours has more, paired by seed."""
-    flops = rows.assign(flops=(rows.score_flops + rows.train_flops) / 1e12)
-    groups = {k: g.set_index("seed").sort_index() for k, g in flops.groupby(["label", "ratio"])}
+    found = with_tflop(rows).groupby(["label", "ratio"])
+    groups = {k: g.set_index("seed").sort_index() for k, g in found}
     of_seed = {k: {seed: (loss,) for seed, loss in g.loss.items()} for k, g in groups.items()}
     ours = next((seeds for (label, _), seeds in of_seed.items() if label == OURS), {})
     lines = []
@@ -127,7 +131,7 @@ def losses(rows: pd.DataFrame) -> list[list[str]]:
                 f"{group.loss.mean():.3f}",
                 ", ".join(f"{value:.3f}" for value in group.loss),
                 *tested,
-                f"{group.flops.mean():.1f}",
+                f"{group.tflop.mean():.1f}",
             ]
         )
     return lines

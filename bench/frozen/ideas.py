@@ -47,22 +47,31 @@ class Residual(policies.Resumable):
         self.counters = torch.zeros(len(COUNTERS), dtype=torch.int64)
 
     def observe(self, signals: Signals) -> Selection:
-        gram, valid = signals.gram, signals.tokens > 0
-        left, scaled = operators.remembered(
-            gram, signals.sketch, valid, self.memory, self.counters, self.options["memory_ridge"]
-        )
+        valid = signals.tokens > 0
+        left, rows = self.left(signals, valid)
         count = self.budget.take(int(valid.sum()))
         if self.options["draw"] == "top":
             floor = torch.tensor(-torch.inf, dtype=torch.float64)
             _, order = operators.siren(left, valid, floor, "residual", self.options["ridge"])
         else:
-            uniform = torch.rand(len(gram), generator=self.generator, dtype=torch.float64)
+            uniform = torch.rand(len(left), generator=self.generator, dtype=torch.float64)
             order = (left.diagonal().log() / 2 - (-uniform.log()).log()).argsort(descending=True)
-        mask = torch.zeros(len(gram), dtype=torch.bool)
+        mask = torch.zeros(len(left), dtype=torch.bool)
         mask[order[:count]] = True
-        self.counters[COUNTERS["selected"]] += count
-        operators.remember_(scaled, mask, self.counters, self.memory)
+        self.keep(rows, order[:count], mask)
         return policies.unscored(mask)
+
+    def left(self, signals: Signals, valid: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """What the remembered samples leave of the Gram matrix [N, N], and what to remember of each
+        candidate."""
+        ridge = self.options["memory_ridge"]
+        given = signals.gram, signals.sketch, valid
+        return operators.remembered(*given, self.memory, self.counters, ridge)
+
+    def keep(self, rows: Any, picked: torch.Tensor, mask: torch.Tensor) -> None:
+        """Remember the selected of `rows`: `picked` in their order, as `mask` [N] says."""
+        self.counters[COUNTERS["selected"]] += len(picked)
+        operators.remember_(rows, mask, self.counters, self.memory)
 
 
 policies.register("residual", Residual)

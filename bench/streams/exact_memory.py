@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oasis import Selection, operators, policies
+from bench.frozen.ideas import Residual
+from oasis import policies
 from oasis.policies import Signals
 from oasis.train.batch.subbatch import targets
 from oasis.train.head import head_weight
@@ -52,45 +53,32 @@ def products(a: list[Factors], b: list[Factors]) -> Tensor:
     return sums(a).T @ pairs @ sums(b)
 
 
-class ExactMemory(policies.Resumable):
-    """Of what the remembered samples leave, a fixed share of every batch, by the residual rule.
+class ExactMemory(Residual):
+    """`residual` with the factors of the remembered samples in place of their sketches.
 
     Args:
-        ratio, seed: as of every policy; nothing is drawn.
-        remember, memory_ridge, ridge: as of `oasis.Selector`.
+        ratio, seed, remember, memory_ridge, ridge, draw: as of `residual`.
     """
 
     name = "exact_memory"
     needs = frozenset({"gram"})
 
-    def __init__(
-        self,
-        ratio: float = 0.25,
-        seed: int = 0,
-        *,
-        remember: int = 64,
-        memory_ridge: float = 0.1,
-        ridge: float = 1.0,
-    ):
+    def __init__(self, ratio: float = 0.25, seed: int = 0, *, remember: int = 64, **options: Any):
+        super().__init__(ratio, seed, remember=remember, **options)
         compute.head_scores = head_scores  # no signal carries the factors
-        self.budget = policies.Budget(ratio)
-        self.remember, self.memory_ridge, self.ridge = remember, memory_ridge, ridge
-        self.memory: list[Factors] = []
+        self.remember, self.factors = remember, list[Factors]()
 
-    def observe(self, signals: Signals) -> Selection:
-        gram, valid = signals.gram.double(), signals.tokens > 0
-        if self.memory:
-            inner = products(self.memory, self.memory)
-            inner.diagonal().add_(self.memory_ridge * gram.diagonal()[valid].mean())
-            across = products(_latest, self.memory)
+    def left(self, signals: Signals, valid: Tensor) -> tuple[Tensor, list[Factors]]:
+        gram, rows = signals.gram.double(), list(_latest)
+        if self.factors:
+            inner = products(self.factors, self.factors)
+            inner.diagonal().add_(self.options["memory_ridge"] * gram.diagonal()[valid].mean())
+            across = products(rows, self.factors)
             gram = gram - across @ torch.linalg.solve(inner, across.T)
-        floor = torch.tensor(-torch.inf, dtype=torch.float64)
-        _, order = operators.siren(gram, valid, floor, "residual", self.ridge)
-        picked = order[: self.budget.take(int(valid.sum()))]
-        self.memory = [*self.memory, *(_latest[i] for i in picked.tolist())][-self.remember :]
-        mask = torch.zeros(len(gram), dtype=torch.bool)
-        mask[picked] = True
-        return policies.unscored(mask)
+        return gram, rows
+
+    def keep(self, rows: list[Factors], picked: Tensor, mask: Tensor) -> None:
+        self.factors = [*self.factors, *(rows[i] for i in picked.tolist())][-self.remember :]
 
 
 policies.register("exact_memory", ExactMemory)

@@ -150,9 +150,6 @@ def siren(
         if capacity > MAX_EXACT:
             text = f"method: 'exact' takes at most {MAX_EXACT} valid samples, got {capacity}"
             raise ValueError(text)
-        if capacity > MAX_EXACT:
-            text = f"method: 'exact' takes at most {MAX_EXACT} valid samples, got {capacity}"
-            raise ValueError(text)
     adjusted = torch.empty(n, dtype=torch.float64, device=gram.device)
     order = torch.empty(n, dtype=torch.int64, device=gram.device)
     arguments: dict[str, Any] = {

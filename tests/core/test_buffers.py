@@ -179,6 +179,8 @@ def test_the_exact_rule_takes_thirty_valid_samples_at_most():
     buffers = {"gram": torch.eye(31).double(), "floor": FLOOR, "informativeness": None}
     with pytest.raises(ValueError, match="method: 'exact' takes at most 30 valid samples, got 31"):
         siren(buffers | {"valid": torch.ones(31, dtype=torch.bool)})
+    with pytest.raises(ValueError, match="method: 'exact' takes at most 30 valid samples, got 31"):
+        launch.siren(buffers["gram"], torch.ones(31, dtype=torch.bool), FLOOR, "exact", 0.0)
     adjusted, order = siren(buffers | {"valid": torch.arange(31) < 4})
     assert adjusted.sum() == 4 and order.tolist() == [0, 1, 2, 3] + [-1] * 27
 

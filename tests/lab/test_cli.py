@@ -42,8 +42,7 @@ def runs(monkeypatch):
     numbers = {"a_last": 0.612, "a_avg": 0.7, "selected": 10, "candidates": 40, "ratio": 0.25}
     numbers |= {"zero_shot": {"bbc": 0.2}, "history": [{"bbc": 0.612}]}
     numbers |= {"losses": [{"own": 2.0}, {"own": 1.0}]}
-    numbers |= {"trained": 10, "trained_tokens": 30, "candidate_tokens": 120}
-    result = types.SimpleNamespace(finished=True, seconds=3.2, **numbers)
+    result = types.SimpleNamespace(finished=True, seconds=3.2, trained=10, **numbers)
 
     def run(config, progress):
         seen.append(config)

@@ -42,6 +42,6 @@ def test_what_was_selected_is_not_selected_again(exact_memory):
     model, policy = tiny_llama(), exact_memory.ExactMemory(0.5, remember=8, memory_ridge=1e-3)
     first = policy.observe(signals_of(model, 0))
     second = policy.observe(signals_of(model, 0))
-    assert len(policy.memory) == 6 == int((first.mask | second.mask).sum())
+    assert len(policy.factors) == 6 == int((first.mask | second.mask).sum())
     policy.observe(signals_of(model, 1))
-    assert len(policy.memory) == 8  # the oldest go
+    assert len(policy.factors) == 8  # the oldest go

@@ -19,8 +19,7 @@ class RunResult:
 
     `history[k]` holds the accuracies at the end of task k, `losses` the held-out losses of the
     tasks in free text before training and at the end of each task. `trained`: samples of the
-    optimizer steps, fewer than `selected` where with mode "fill" some still waited at the end;
-    `trained_tokens`, `candidate_tokens`: label tokens of these, and of the candidates.
+    optimizer steps, fewer than `selected` where with mode "fill" some still waited at the end.
     `forward_seconds` is the mean time of a plain forward with loss of one candidate batch, None
     where it was not measured. A run that was stopped early is not `finished` and has None for
     `a_last`, `a_avg` and `loss` (the mean over the tasks in free text of the held-out loss at the
@@ -40,8 +39,6 @@ class RunResult:
     candidates: int = 0
     selected: int = 0
     trained: int = 0
-    trained_tokens: int = 0
-    candidate_tokens: int = 0
     seconds: float = 0.0
     score_seconds: float = 0.0
     train_seconds: float = 0.0
@@ -84,8 +81,6 @@ def result_of(config: RunConfig, events: Sequence[Event], **sums: Any) -> RunRes
         history=_history(events),
         losses=_losses(events),
         trained=sum(event["samples"] for event in events if event["type"] == "step"),
-        trained_tokens=sum(event["tokens"] for event in events if event["type"] == "step"),
-        candidate_tokens=sum(e["tokens"] for e in events if e["type"] == "selection"),
         **{**_parts(events), **sums, **{k: v for k, v in end.items() if k in names}},
     )
 

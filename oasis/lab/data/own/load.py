@@ -295,8 +295,8 @@ def _style(sample: Sample) -> str:
     """How the answer follows: in a chat, behind white space, or with a space put between; and the
     white space that it has of its own.
     """
-    around = "" if sample.answer is None else "{!r} {!r}".format(*white_space(sample.answer))
-    own = "" if around in ("", "'' ''") else f", its own {around}"
+    before, behind = white_space(sample.answer or "")
+    own = f", its own {before!r} {behind!r}" if before or behind else ""
     if sample.kind != PAIR:
         return sample.kind + own
     return ("pair, white space" if sample.turns[0][1][-1:].isspace() else "pair") + own
