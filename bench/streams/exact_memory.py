@@ -3,7 +3,7 @@
 What the package keeps of a remembered sample is a sketch of 512 numbers. Here it is the factors of
 its gradient over the output head, delta [T, V] and h [T, D] of its label tokens, so that inner
 products with it are exact. Otherwise this is `oasis` with remember=64 and draw="even", and what
-docs/method.md 2.4 calls the prototype. For grids: `imports: [exact_memory.py]`.
+docs/method.md 2.4 calls the prototype. For grids: `imports: [bench.streams.exact_memory]`.
 """
 
 from __future__ import annotations
