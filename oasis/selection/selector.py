@@ -85,13 +85,14 @@ class Selector(nn.Module):
         if checks not in ("now", "deferred"):
             raise ValueError(f"checks: got {checks!r}, expected 'now' or 'deferred'")
         self.nonfinite, self.checks = nonfinite, checks
-        statistics = torch.zeros(len(STATISTICS), dtype=torch.float64)
-        statistics[STATISTICS["threshold"]] = self.preset.threshold(self.ratio)
-        counters = torch.zeros(len(COUNTERS), dtype=torch.int64)
-        counters[COUNTERS["seed"]] = seed
+        with torch.inference_mode(False):  # what is made inside can't be written to outside
+            statistics = torch.zeros(len(STATISTICS), dtype=torch.float64)
+            statistics[STATISTICS["threshold"]] = self.preset.threshold(self.ratio)
+            counters = torch.zeros(len(COUNTERS), dtype=torch.int64)
+            counters[COUNTERS["seed"]] = seed
+            memory = torch.zeros(self.preset.remember, WIDTH, dtype=torch.float64)
         self.register_buffer("statistics", statistics)
         self.register_buffer("counters", counters)
-        memory = torch.zeros(self.preset.remember, WIDTH, dtype=torch.float64)
         self.register_buffer("memory", memory)
         self._remembered: str | None = None  # what `memory` is of
         self._packed: tuple[Preset, float, list[float]] | None = None
@@ -99,9 +100,10 @@ class Selector(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selector:
         # Moves follow the device alone: `.half()` on a model that holds a selector must not round
         # its statistics.
-        for name, buffer in list(self._buffers.items()):
-            if buffer is not None:
-                self._buffers[name] = buffer.to(fn(buffer).device)
+        with torch.inference_mode(False):
+            for name, buffer in list(self._buffers.items()):
+                if buffer is not None:
+                    self._buffers[name] = buffer.to(fn(buffer).device)
         return self
 
     def extra_repr(self) -> str:

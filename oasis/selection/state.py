@@ -56,8 +56,9 @@ def saved_state(
     check_buffer(name, memory, torch.float64, (settings["remember"], WIDTH), statistics.device)
     if not memory.isfinite().all():
         raise ValueError(f"{name}: got numbers that are not finite, expected sketches")
-    # Copies, and contiguous: with assign=True they become the buffers.
-    return {prefix + name: value.detach().contiguous().clone() for name, value in found.items()}
+    # Copies, contiguous, no inference tensors: with assign=True they become the buffers.
+    with torch.inference_mode(False):
+        return {prefix + name: value.detach().contiguous().clone() for name, value in found.items()}
 
 
 def settings_as_bytes(settings: dict[str, Any], kind: str | None) -> Tensor:

@@ -133,6 +133,17 @@ def test_an_assigned_state_is_the_selectors_own():
     assert torch.equal(first.statistics, kept[0]) and torch.equal(first.counters, kept[1])
 
 
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_what_was_made_and_loaded_in_inference_mode_goes_on_outside(mode):
+    with torch.inference_mode():
+        selector = used(remember=4)
+        selector.load_state_dict(selector.state_dict(), **mode)
+        selector.to("cpu")
+    assert not any(buffer.is_inference() for buffer in selector.buffers())
+    selector.load_state_dict(used(2, remember=4).state_dict(), **mode)
+    selector.select(torch.randn(8, 12))
+
+
 def test_a_state_dict_without_the_selector_leaves_it_alone():
     module = nn.ModuleDict({"own": used(seed=2), "other": nn.Linear(2, 2)})
     before = copy.deepcopy(module["own"].state_dict())
