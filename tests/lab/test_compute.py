@@ -122,6 +122,15 @@ def test_the_figure_has_a_curve_for_each_policy_and_its_axes_begin_at_zero(runs)
         assert list(of["full"].lines[0].get_xdata()) == [1.0]
 
 
+def test_no_point_lies_beyond_the_axis_that_the_panels_share(runs):
+    # Micro accuracies, which are drawn last, are the higher ones here.
+    figure = compute_figure.over_compute(results.variants(runs))
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        drawn = [y for of in axes.containers for y in of.lines[0].get_ydata()]
+        assert low <= min(drawn) and max(drawn) <= high
+
+
 def test_the_tables_say_where_random_costs_as_much_and_what_is_gained(runs):
     flops, seconds = compute_figure.tables(results.variants(runs))
     assert flops["title"] == "At equal compute (FLOPs)" and "seconds" in seconds["title"]

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from oasis.lab.report.results import Variant, main_settings
-from oasis.lab.report.runs import Run
 
 MEASURES = {
     "FLOPs": ("score_flops", "train_flops"),
@@ -73,7 +72,10 @@ def points(found: Iterable[Variant], measure: str, average: str) -> list[Point]:
         cost = scored + trained
         if np.isnan(cost + accuracy).any() or not (cost > 0).all():
             continue
-        seeds = [_seed(run, place) for place, run in enumerate(variant.runs)]
+        seeds = [
+            -1 - place if pd.isna(seed) else int(seed)
+            for place, seed in enumerate(variant.rows["seed"])
+        ]
         pairs = zip(cost.tolist(), accuracy.tolist(), strict=True)
         result.append(
             Point(
@@ -86,10 +88,6 @@ def points(found: Iterable[Variant], measure: str, average: str) -> list[Point]:
             )
         )
     return sorted(result, key=lambda point: (point.label, point.cost))
-
-
-def _seed(run: Run, place: int) -> int:
-    return -1 - place if run.seed is None else run.seed
 
 
 def curve(found: Sequence[Point], label: str) -> list[Point]:

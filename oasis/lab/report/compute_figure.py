@@ -48,11 +48,12 @@ def over_compute(found: Sequence[Variant]) -> Figure | None:
         grid = figure.subplots(len(averages), len(measures), sharey=True, squeeze=False)
         for row, average in zip(grid, averages, strict=True):
             for axes, measure in zip(row, measures, strict=True):
-                _panel(axes, panels[measure, average], look, bottom)
+                _panel(axes, panels[measure, average], look)
                 axes.set_xlabel(f"{measure} of scoring and training")
                 if _whole(panels[measure, average]):
                     axes.set_xlabel(f"{measure} of scoring and training, of those of full training")
             row[0].set_ylabel(f"A_last, {average} accuracy")
+        grid[0, 0].set_ylim(bottom=bottom)  # of all, and last: the upper end is settled with it
         known = {text: handle for axes in grid.flat for handle, text in _legend_of(axes)}
         figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=6)
         return figure
@@ -78,7 +79,7 @@ def _whole(found: Sequence[Point]) -> float | None:
     return next((point.cost for point in found if point.policy == "full"), None)
 
 
-def _panel(axes: Axes, found: Sequence[Point], look: dict[str, Look], bottom: float) -> None:
+def _panel(axes: Axes, found: Sequence[Point], look: dict[str, Look]) -> None:
     unit = _whole(found) or 1.0
     for label in sorted({p.label for p in found}, key=lambda name: look[name].highlighted):
         line, shown = curve(found, label), look[label]
@@ -104,7 +105,6 @@ def _panel(axes: Axes, found: Sequence[Point], look: dict[str, Look], bottom: fl
             end = (line[-1].cost / unit, line[-1].accuracy)
             axes.annotate(label, end, fontsize=7, color=MUTED, **place)
     axes.set_xlim(left=0)
-    axes.set_ylim(bottom=bottom)
     axes.xaxis.set_major_locator(MaxNLocator(6))
     if unit != 1.0:
         percent_ticks(axes.xaxis)
