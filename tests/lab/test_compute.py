@@ -116,7 +116,7 @@ def test_the_figure_has_a_curve_for_each_policy_and_its_axes_begin_at_zero(runs)
     for axes in figure.axes:
         assert axes.get_xlim()[0] == 0 and axes.get_ylim()[0] == 0
         of = {line.get_label(): line for line in axes.containers}
-        assert set(of) == {"random", "oasis", "balanced", "full"}
+        assert list(of) == ["balanced", "oasis", "random", "full"], "in this order at each time"
         assert len(of["random"].lines[0].get_xdata()) == 4, "three ratios, and everything"
         assert len(of["oasis"].lines[0].get_xdata()) == 2
         assert list(of["full"].lines[0].get_xdata()) == [1.0]

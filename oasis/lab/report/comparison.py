@@ -107,7 +107,7 @@ def write(runs: Sequence[Run], out: str | Path, title: str | None = None) -> Pat
         if figure is None:
             continue
         cards.append(html.card(figure, f"f{index}-", heading, caption, wide=wide))
-        _png(figure, out.parent / "figures" / f"{name}.png")
+        png(figure, out.parent / "figures" / f"{name}.png")
     filters = {"points": points, "p_value": p_value, "decimals": decimals, "signed": signed}
     template = html.load_template("comparison.html.j2", **filters)
     page = template.render(
@@ -127,7 +127,8 @@ def write(runs: Sequence[Run], out: str | Path, title: str | None = None) -> Pat
     return out
 
 
-def _png(figure: Figure, path: Path) -> None:
+def png(figure: Figure, path: Path) -> None:
+    """Writes a figure in the colours of the page, whole or not at all."""
     with rc_context(figures.STYLE):
         recolour(figure)
         settings = {"dpi": 144, "facecolor": "white", "metadata": {"Software": None}}

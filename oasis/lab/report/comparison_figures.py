@@ -102,6 +102,7 @@ def accuracy_ranking(found: Sequence[Variant]) -> Figure | None:
                     color=shown.color,
                     linewidth=1.4,
                     markersize=6 if shown.highlighted else 4.5,
+                    clip_on=False,  # the best one lies at the very edge
                 )
                 if variant.policy == "full":
                     axes.axvline(variant.known("a_last"), color=INK, linewidth=1, linestyle=":")
@@ -234,6 +235,7 @@ def density_and_skew(found: Sequence[Variant]) -> Figure | None:
                 shown = look[variant.label]
                 deviation = variant.deviation(metric) or 0.0
                 style = {"color": shown.color, "fmt": shown.marker, "markersize": 5}
+                style["clip_on"] = False  # full training's skew is 0
                 axes.errorbar(variant.mean(metric), row, xerr=deviation, linewidth=1.3, **style)
             axes.set_xlabel(titles[metric])
             axes.set_xlim(left=0)

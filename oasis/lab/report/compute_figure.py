@@ -81,7 +81,9 @@ def _whole(found: Sequence[Point]) -> float | None:
 
 def _panel(axes: Axes, found: Sequence[Point], look: dict[str, Look]) -> None:
     unit = _whole(found) or 1.0
-    for label in sorted({p.label for p in found}, key=lambda name: look[name].highlighted):
+    policy = {p.label: p.policy for p in found}
+    # Training on everything comes last: it lies on the end of random's curve.
+    for label in sorted(policy, key=lambda name: (look[name].highlighted, policy[name] == "full")):
         line, shown = curve(found, label), look[label]
         spread = [statistics.stdev(a for _, a in p.seeds.values()) if len(p.seeds) > 1 else 0.0
                   for p in line]  # fmt: skip
