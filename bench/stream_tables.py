@@ -4,9 +4,9 @@
 ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours.
 Where there are several ratios, and ours, also what ours is above each rival in the mean over pairs
 of the same ratio and seed (the same stream in the same order), with its standard error and the
-paired t-test; of free text, held-out losses. Of wild.csv it draws results/accuracy.png. Grids whose
-seeds draw their own texts (real-*.csv) are paired by seed, macro beside micro, with Holm's p. The
-columns are those of `oasis compare`.
+paired t-test; of free text, held-out losses. Of wild.csv it draws results/accuracy.png, of
+real-deep.csv results/compute.png. Grids whose seeds draw their own texts (real-*.csv) are paired by
+seed, macro beside micro, with Holm's p. The columns are those of `oasis compare`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from scipy import stats
 
 from bench.frozen.tables import paired_difference, tables
 from bench.timing import table
-from oasis.lab.report.comparison import p_value
+from oasis.lab.report.comparison import p_value, png
 from oasis.lab.report.comparison_figures import accuracy_ranking, by_ratio
+from oasis.lab.report.compute_figure import over_compute
 from oasis.lab.report.results import Variant, Welch, welch
 
 RESULTS = Path(__file__).parent / "streams" / "results"
@@ -174,6 +175,8 @@ def run() -> None:
         if path.stem.startswith("real-"):
             table(path.stem, MEANS, means(rows))
             tables(percent(rows), unscored=("random", "balanced"))
+            if path.stem == "real-deep" and (figure := over_compute(variants(rows))):
+                png(figure, RESULTS / "compute.png")
             continue
         found = variants(rows)
         for order in dict.fromkeys(v.order for v in found):
@@ -183,5 +186,4 @@ def run() -> None:
         if several and OURS in set(rows.label):  # else there is nothing to compare with
             table(f"{path.stem}, all ratios together", PAIRED, paired(rows))
         if path.stem == "wild":
-            figure = accuracy_ranking(found)
-            figure.savefig(RESULTS / "accuracy.png", dpi=144, facecolor="white")
+            png(accuracy_ranking(found), RESULTS / "accuracy.png")
