@@ -19,6 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy import stats
 
+from oasis.lab.report.curves import mean_curve
 from oasis.lab.report.figures import FULL, GRID, HALF, STYLE, SURFACE, duration, floor
 from oasis.lab.report.groups import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION, drawn
 from oasis.lab.report.results import Variant, ours_among
@@ -234,8 +235,13 @@ def density_and_skew(found: Sequence[Variant]) -> Figure | None:
             for row, variant in enumerate(alike):
                 shown = look[variant.label]
                 deviation = variant.deviation(metric) or 0.0
-                style = {"color": shown.color, "fmt": shown.marker, "markersize": 5}
-                style["clip_on"] = False  # full training's skew is 0
+                # clip_on: the skew of training on everything is 0.
+                style = {
+                    "color": shown.color,
+                    "fmt": shown.marker,
+                    "markersize": 5,
+                    "clip_on": False,
+                }
                 axes.errorbar(variant.mean(metric), row, xerr=deviation, linewidth=1.3, **style)
             axes.set_xlabel(titles[metric])
             axes.set_xlim(left=0)
@@ -309,15 +315,6 @@ def qq(found: Sequence[Variant]) -> Figure | None:
         axes.set_ylim(-6, 6)
         axes.legend(loc="upper left", fontsize=8)
         return figure
-
-
-def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> np.ndarray:
-    """Point-wise mean [points, 2] of the curves up to where the shortest ends."""
-    curves = [curve for curve in curves if curve]
-    if not curves:
-        return np.empty((0, 2))
-    length = min(map(len, curves))
-    return np.mean([curve[:length] for curve in curves], axis=0)
 
 
 def _scored(alike: Sequence[Variant], metric: str) -> list[Variant]:

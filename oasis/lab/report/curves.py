@@ -1,4 +1,4 @@
-"""Curves of a training, step by step and batch by batch: its loss and its threshold."""
+"""Curves of a training, by step or batch (its loss, its threshold), and the mean of curves."""
 
 from __future__ import annotations
 
@@ -65,3 +65,12 @@ def _curves(
         axes.set_ylabel(y)
         legend(axes)
         return figure
+
+
+def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> np.ndarray:
+    """Point-wise mean [points, 2] of the curves up to where the shortest ends."""
+    curves = [curve for curve in curves if curve]
+    if not curves:
+        return np.empty((0, 2))
+    length = min(map(len, curves))
+    return np.mean([curve[:length] for curve in curves], axis=0)
