@@ -1,4 +1,4 @@
-"""Tables and the figure of bench/streams/README.md, from the rows that were kept of its runs.
+"""Tables and figures of bench/streams/README.md, from the rows that were kept of its runs.
 
 `python -m bench stream_tables` prints, for each of bench/streams/results/*.csv, a table for every
 ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours.
