@@ -2,11 +2,12 @@
 
 `python -m bench stream_tables` prints, for each of bench/streams/results/*.csv, a table for every
 ratio and task order: mean +- standard deviation over the seeds, and Welch's test against ours.
-Where there are several ratios, and ours, also what ours is above each rival in the mean over pairs
-of the same ratio and seed (the same stream in the same order), with its standard error and the
-paired t-test; of free text, held-out losses. Of wild.csv it draws results/accuracy.png, of
+Where there are several ratios, and ours, also what ours is above each rival in the mean over the
+ratios, paired by seed (the same stream in the same order), with the standard error over the seeds
+and the paired t-test; of free text, held-out losses. Of wild.csv it draws results/accuracy.png, of
 real-deep.csv results/compute.png. Grids whose seeds draw their own texts (real-*.csv) are paired by
-seed, macro beside micro, with Holm's p. The columns are those of `oasis compare`.
+seed, macro beside micro, with Holm's p; the rivals of the same share once more, by themselves. The
+columns are those of `oasis compare`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from bench.frozen.tables import paired_difference, tables
+from bench.frozen.tables import holm, paired_difference, tables, with_interval
 from bench.timing import table
 from oasis.lab.report.comparison import p_value, png
 from oasis.lab.report.comparison_figures import accuracy_ranking, by_ratio
@@ -30,7 +31,8 @@ HEADER = [
     *("A_last", "of each seed", "A_avg", "p (A_last)", "p (A_avg)"),
     *("realised", "density", "skew"),
 ]
-PAIRED = ["ours minus", "pairs", "A_last", "p", "A_avg", "p"]
+RIVALS = ("vanilla", "gradnorm", "divbs", "random")  # those asked about, before anything was run
+PAIRED = ["ours minus", "seeds", "A_last", "p", "A_avg", "p"]
 LOSS = ["policy", "samples", "loss", "of each seed", "ours minus this", "p (paired)", "TFLOP"]
 MEANS = ["", "A_last, macro", "of each seed", "micro", "A_avg", "TFLOP"]
 COST = ["policy", "scoring", "training", "time", "FLOPs"]
@@ -66,20 +68,53 @@ def _row(variant: Variant, ours: Variant | None) -> list[str]:
 
 
 def paired(rows: pd.DataFrame) -> list[list[str]]:
-    """Ours minus each policy that ran with ours at every ratio, in points."""
+    """Ours minus each policy that ran with ours at every ratio and seed, in points.
+
+    The mean over the ratios is taken first: runs of one seed share their texts and their order, so
+    the seeds are what is independent.
+    """
     lines = []
     cells = rows[rows.ratio < 1].pivot_table(
         ["a_last", "a_avg"], index=["ratio", "seed"], columns="label"
     )
     counts = cells["a_last"].count()
     for label in counts.index[(counts >= counts[OURS]) & (counts.index != OURS)]:
-        line = [label, str(counts[OURS])]
+        line = [label]
         for metric in ("a_last", "a_avg"):
             difference = 100 * (cells[metric][OURS] - cells[metric][label]).dropna()
-            p = stats.ttest_1samp(difference, 0).pvalue
-            line += [f"{difference.mean():+.1f} +- {difference.sem():.1f}", p_value(p)]
-        lines.append(line)
+            of_seed = difference.groupby("seed").mean()
+            p = stats.ttest_1samp(of_seed, 0).pvalue
+            line += [f"{of_seed.mean():+.1f} +- {of_seed.sem():.1f}", p_value(p)]
+        lines.append([line[0], str(len(of_seed)), *line[1:]])
     return lines
+
+
+def same_share(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Header and lines: what ours has more than `RIVALS` at its own ratios, paired by seed.
+
+    Holm's p is over the rivals of a ratio that share two seeds with ours; the others are left out.
+    """
+    values: dict[tuple[str, float], dict[int, tuple[float, float]]] = {}
+    for row in percent(rows):
+        of_label = values.setdefault((row["label"], row["ratio"]), {})
+        of_label[row["seed"]] = row["macro"], row["micro"]
+    header, lines = ["ours minus"], [[rival] for rival in RIVALS]
+    for ratio in sorted({r for label, r in values if label == OURS}, reverse=True):
+        ours = values[OURS, ratio]
+        there = [values.get((rival, ratio), {}) for rival in RIVALS]
+        tests = [
+            [paired_difference(ours, seeds, which) for which in (0, 1)]
+            if len(ours.keys() & seeds.keys()) > 1
+            else None
+            for seeds in there
+        ]
+        if not any(tests):
+            continue
+        corrected = iter(holm([macro[2] for macro, _ in filter(None, tests)]))
+        header += [f"{100 * ratio:g} %, macro", "micro", "p"]
+        for line, test in zip(lines, tests, strict=True):
+            line += [*map(with_interval, test), p_value(next(corrected))] if test else 3 * [""]
+    return header, [line for line in lines if any(line[1:])]
 
 
 def with_tflop(rows: pd.DataFrame) -> pd.DataFrame:
@@ -163,6 +198,12 @@ def _score(variant: Variant, metric: str) -> str:
     return f"{100 * variant.mean(metric):.1f}{spread}"
 
 
+def _with_first_draws(again: pd.DataFrame) -> pd.DataFrame:
+    """The rows of real-again.csv and those of real-wild.csv at its ratios: ten draws of texts."""
+    first = pd.read_csv(RESULTS / "real-wild.csv")
+    return pd.concat([first[first.ratio.isin(again.ratio)], again])
+
+
 def run() -> None:
     for path in sorted(RESULTS.glob("*.csv")):
         rows = pd.read_csv(path)
@@ -175,6 +216,10 @@ def run() -> None:
         if path.stem.startswith("real-"):
             table(path.stem, MEANS, means(rows))
             tables(percent(rows), unscored=("random", "balanced"))
+            table(f"{path.stem}, rivals of the same share", *same_share(rows))
+            if path.stem == "real-again":
+                title = "real-wild and real-again, rivals of the same share"
+                table(title, *same_share(_with_first_draws(rows)))
             if path.stem == "real-deep" and (figure := over_compute(variants(rows))):
                 png(figure, RESULTS / "compute.png")
             continue

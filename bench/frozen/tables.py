@@ -48,7 +48,7 @@ def _of_ratio(values: Values, ratio: float, ours: str, unscored: Sequence[str]) 
         if label == ours:
             rows.append((means[0], [*row, "", "", ""]))
             continue
-        more = [_with_interval(test) for test in (tests[label], paired_difference(first, seeds, 1))]
+        more = [with_interval(test) for test in (tests[label], paired_difference(first, seeds, 1))]
         p = f"{corrected[label]:.2g}" if label in corrected else ""
         rows.append((means[0], [*row, *more, p]))
     rows.sort(key=lambda row: -row[0])
@@ -64,7 +64,8 @@ def _of_ratio(values: Values, ratio: float, ours: str, unscored: Sequence[str]) 
     table(f"{100 * ratio:g} %", header, [row for _, row in rows])
 
 
-def _with_interval(test: tuple[float, float, float]) -> str:
+def with_interval(test: tuple[float, float, float]) -> str:
+    """What `paired_difference` found, in points, without its p."""
     difference, half, _ = test
     return f"{difference:+.1f} +- {half:.1f}" if math.isfinite(half) else f"{difference:+.1f}"
 
