@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from bench.frozen.tables import holm, paired_difference, tables, with_interval
+from bench.frozen.tables import by_seed, family, paired_difference, tables, with_interval
 from bench.timing import table
 from oasis.lab.report.comparison import p_value, png
 from oasis.lab.report.comparison_figures import accuracy_ranking, by_ratio
@@ -79,13 +79,14 @@ def paired(rows: pd.DataFrame) -> list[list[str]]:
     )
     counts = cells["a_last"].count()
     for label in counts.index[(counts >= counts[OURS]) & (counts.index != OURS)]:
-        line = [label]
+        ours, theirs = (cells.xs(name, axis=1, level="label") for name in (OURS, label))
+        of_seed = 100 * (ours - theirs).dropna().groupby("seed").mean()
+        line = [label, str(len(of_seed))]
         for metric in ("a_last", "a_avg"):
-            difference = 100 * (cells[metric][OURS] - cells[metric][label]).dropna()
-            of_seed = difference.groupby("seed").mean()
-            p = stats.ttest_1samp(of_seed, 0).pvalue
-            line += [f"{of_seed.mean():+.1f} +- {of_seed.sem():.1f}", p_value(p)]
-        lines.append([line[0], str(len(of_seed)), *line[1:]])
+            values = of_seed[metric]
+            p = stats.ttest_1samp(values, 0).pvalue
+            line += [f"{values.mean():+.1f} +- {values.sem():.1f}", p_value(p)]
+        lines.append(line)
     return lines
 
 
@@ -94,27 +95,24 @@ def same_share(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
     Holm's p is over the rivals of a ratio that share two seeds with ours; the others are left out.
     """
-    values: dict[tuple[str, float], dict[int, tuple[float, float]]] = {}
-    for row in percent(rows):
-        of_label = values.setdefault((row["label"], row["ratio"]), {})
-        of_label[row["seed"]] = row["macro"], row["micro"]
-    header, lines = ["ours minus"], [[rival] for rival in RIVALS]
+    values = by_seed(percent(rows))
+    header, lines = ["ours minus"], {rival: [rival] for rival in RIVALS}
     for ratio in sorted({r for label, r in values if label == OURS}, reverse=True):
         ours = values[OURS, ratio]
-        there = [values.get((rival, ratio), {}) for rival in RIVALS]
-        tests = [
-            [paired_difference(ours, seeds, which) for which in (0, 1)]
+        there = {rival: values.get((rival, ratio), {}) for rival in RIVALS}
+        tests = {
+            rival: [paired_difference(ours, seeds, which) for which in (0, 1)]
+            for rival, seeds in there.items()
             if len(ours.keys() & seeds.keys()) > 1
-            else None
-            for seeds in there
-        ]
-        if not any(tests):
+        }
+        if not tests:
             continue
-        corrected = iter(holm([macro[2] for macro, _ in filter(None, tests)]))
+        p = family({rival: macro for rival, (macro, _) in tests.items()})
         header += [f"{100 * ratio:g} %, macro", "micro", "p"]
-        for line, test in zip(lines, tests, strict=True):
-            line += [*map(with_interval, test), p_value(next(corrected))] if test else 3 * [""]
-    return header, [line for line in lines if any(line[1:])]
+        for rival, line in lines.items():
+            tested = rival in tests
+            line += [*map(with_interval, tests[rival]), p_value(p[rival])] if tested else 3 * [""]
+    return header, [line for line in lines.values() if any(line[1:])]
 
 
 def with_tflop(rows: pd.DataFrame) -> pd.DataFrame:

@@ -22,13 +22,19 @@ def tables(
     corrected by Holm over the labels of the ratio that share two seeds with `ours`. Labels with
     ratio 1 stand in every table, and so do larger shares of `unscored`, policies that cost less.
     """
+    values = by_seed(rows)
+    ratios = sorted({ratio for label, ratio in values if label == ours}, reverse=True)
+    for ratio in ratios:
+        _of_ratio(values, ratio, ours, unscored)
+
+
+def by_seed(rows: Sequence[Mapping]) -> Values:
+    """Macro and micro accuracy of each seed, by label and ratio."""
     values: Values = {}
     for row in rows:
         of_label = values.setdefault((row["label"], float(row["ratio"])), {})
         of_label[int(row["seed"])] = float(row["macro"]), float(row["micro"])
-    ratios = sorted({ratio for label, ratio in values if label == ours}, reverse=True)
-    for ratio in ratios:
-        _of_ratio(values, ratio, ours, unscored)
+    return values
 
 
 def _of_ratio(values: Values, ratio: float, ours: str, unscored: Sequence[str]) -> None:
@@ -40,8 +46,7 @@ def _of_ratio(values: Values, ratio: float, ours: str, unscored: Sequence[str]) 
     rows = []
     tests = {label: paired_difference(first, seeds, 0)
              for label, seeds in there.items() if label != ours}  # fmt: skip
-    family = [label for label, (_, half, _) in tests.items() if math.isfinite(half)]
-    corrected = dict(zip(family, holm([tests[label][2] for label in family]), strict=True))
+    corrected = family(tests)
     for label, seeds in there.items():
         means = [fmean(v[k] for v in seeds.values()) for k in (0, 1)]
         row = [label, str(len(seeds)), *(f"{mean:.1f}" for mean in means)]
@@ -80,6 +85,12 @@ def paired_difference(ours: Mapping, theirs: Mapping, which: int) -> tuple[float
     half = float(stats.t.ppf(0.975, len(seeds) - 1)) * error
     p = float(stats.ttest_1samp(differences, 0.0).pvalue) if error > 0 else 1.0
     return fmean(differences), half, p
+
+
+def family(tests: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
+    """Holm's p, by label, of those among `tests` (`paired_difference`) that shared two seeds."""
+    tested = {label: p for label, (_, half, p) in tests.items() if math.isfinite(half)}
+    return dict(zip(tested, holm(list(tested.values())), strict=True))
 
 
 def holm(p: Sequence[float]) -> list[float]:
